@@ -11,7 +11,7 @@ import msgspec
 
 from broker import subjects
 from broker.errors import CodecError
-from broker.job_file import problems_of
+from broker.job_file import limit_problems, problems_of
 from broker.schemas.base import Input, Message
 from broker.schemas.command import AnyCommand
 from broker.schemas.fact import AnyFact
@@ -135,6 +135,8 @@ def decode_job_request(user: str, data: bytes) -> JobSubmitted | JobRefused:
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         name, problems = problems_of(data, str(error))
         return JobRefused(user=user, name=name, problems=problems)
+    if problems := limit_problems(spec):
+        return JobRefused(user=user, name=spec.name, problems=problems)
     return JobSubmitted(user=user, spec=spec)
 
 
