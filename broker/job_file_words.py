@@ -24,6 +24,7 @@ _TYPE_WORDS = {
     "object": "a map of keys and values",
     "array": "a list",
 }
+_DURATION_WORDS = "a number and a unit (90s, 10m, 2h, 1d)"
 _OTHER_NAMES = {
     "gpu": "gpus_per_worker",
     "gpus": "gpus_per_worker",
@@ -68,7 +69,7 @@ def findings(error: Any) -> Iterator[Finding]:
                 ((*path, key), "is missing") for key in error.validator_value if key not in seen
             )
         case "type":
-            yield path, _type_message([error.validator_value], seen, path)
+            yield path, _type_message([_wanted(error)], seen, path)
         case _:
             yield path, _limit_message(error, path)
 
@@ -86,15 +87,20 @@ def _choice_findings(error: Any, path: KeyPath) -> Iterator[Finding]:
                 yield from findings(cause)
             return
         if mismatch.validator_value != "null":
-            wanted.append(mismatch.validator_value)
+            wanted.append(_wanted(mismatch))
     yield path, _type_message(wanted, error.instance, path)
 
 
+def _wanted(type_error: Any) -> str:
+    if type_error.schema.get("pattern") == DURATION_PATTERN:
+        return _DURATION_WORDS
+    return _TYPE_WORDS[type_error.validator_value]
+
+
 def _type_message(wanted: Sequence[str], seen: object, path: KeyPath) -> str:
-    is_quotable = "string" in wanted and isinstance(seen, bool | int | float)
+    is_quotable = _TYPE_WORDS["string"] in wanted and isinstance(seen, bool | int | float)
     hint = "; put it in quotes if it is text" if is_quotable else ""
-    words = " or ".join(_TYPE_WORDS[name] for name in wanted)
-    return f"must be {words}, got {_described(seen, path)}{hint}"
+    return f"must be {' or '.join(wanted)}, got {_described(seen, path)}{hint}"
 
 
 def _name_message(error: Any) -> str:
@@ -120,7 +126,7 @@ def _limit_message(error: Any, path: KeyPath) -> str:
                 f"must be {' or '.join(msgspec.json.encode(choice).decode() for choice in limit)}"
             )
         case "pattern" if limit == DURATION_PATTERN:
-            rule = "must be a number and a unit (90s, 10m, 2h, 1d)"
+            rule = f"must be {_DURATION_WORDS}"
         case "minLength" | "minItems":
             return "must not be empty"
         case "maxLength":

@@ -1,0 +1,1 @@
+"""The command `tiresias`: what people type, see and get back as exit codes."""
