@@ -9,7 +9,7 @@ GOOD = b"name: digits\nrun: [python, train.py]\n"
 
 def problems_in(data: bytes) -> list[str]:
     with pytest.raises(JobFileError) as caught:
-        read(data, "job.yaml", "/home/ann")
+        read(data, "job.yaml", "/home/ada")
     return str(caught.value).splitlines()
 
 
@@ -67,11 +67,13 @@ restart:
         (GOOD + b"workers: [1]\n", "job.yaml:3: workers: must be a whole number, got a list"),
         (
             GOOD + b"time_limit: 60\n",
-            "job.yaml:3: time_limit: must be a number and a unit (90s, 10m, 2h, 1d), got the number 60",
+            "job.yaml:3: time_limit: must be a number and a unit (90s, 10m, 2h, 1d), "
+            "got the number 60",
         ),
         (
             GOOD + b"grace: 1:30\n",
-            "job.yaml:3: grace: must be a number and a unit (90s, 10m, 2h, 1d), got the text '1:30'",
+            "job.yaml:3: grace: must be a number and a unit (90s, 10m, 2h, 1d), "
+            "got the text '1:30'",
         ),
         (GOOD + b"env: !vault x\n", "job.yaml:3: env: tag '!vault' is not supported"),
         (GOOD + b"? [a]\n: b\n", "job.yaml:3: a key must be text, not a list or a map"),
@@ -95,7 +97,7 @@ def test_a_syntax_error_does_not_hide_the_problems_before_it():
 
 
 def test_several_documents_are_several_jobs():
-    specs = read(GOOD + b"---\nname: other\nrun: make\n---\n", "job.yaml", "/home/ann")
+    specs = read(GOOD + b"---\nname: other\nrun: make\n---\n", "job.yaml", "/home/ada")
     assert [(spec.name, spec.run) for spec in specs] == [
         ("digits", ("python", "train.py")),
         ("other", "make"),
@@ -107,11 +109,11 @@ def test_one_bad_document_refuses_the_whole_file():
 
 
 def test_folders_are_made_absolute_from_where_the_user_is(monkeypatch):
-    monkeypatch.setenv("HOME", "/home/ann")
+    monkeypatch.setenv("HOME", "/home/ada")
     text = GOOD + b"workdir: ~/code\ncheckpoint: {dir: ../ckpt}\n"
-    [spec] = read(text, "job.yaml", "/data/ann")
-    assert (spec.workdir, spec.checkpoint.dir) == ("/home/ann/code", "/data/ckpt")
-    assert read(GOOD, "job.yaml", "/data/ann")[0].workdir == "/data/ann"
+    [spec] = read(text, "job.yaml", "/data/ada")
+    assert (spec.workdir, spec.checkpoint.dir) == ("/home/ada/code", "/data/ckpt")
+    assert read(GOOD, "job.yaml", "/data/ada")[0].workdir == "/data/ada"
 
 
 def test_anchors_quotes_and_a_byte_order_mark_are_fine():
