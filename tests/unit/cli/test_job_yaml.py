@@ -67,13 +67,17 @@ restart:
         (GOOD + b"workers: [1]\n", "job.yaml:3: workers: must be a whole number, got a list"),
         (
             GOOD + b"time_limit: 60\n",
-            "job.yaml:3: time_limit: must be a number and a unit (90s, 10m, 2h, 1d), "
-            "got the number 60",
+            (
+                "job.yaml:3: time_limit: must be a number and a unit (90s, 10m, 2h, 1d), "
+                "got the number 60"
+            ),
         ),
         (
             GOOD + b"grace: 1:30\n",
-            "job.yaml:3: grace: must be a number and a unit (90s, 10m, 2h, 1d), "
-            "got the text '1:30'",
+            (
+                "job.yaml:3: grace: must be a number and a unit (90s, 10m, 2h, 1d), "
+                "got the text '1:30'"
+            ),
         ),
         (GOOD + b"env: !vault x\n", "job.yaml:3: env: tag '!vault' is not supported"),
         (GOOD + b"? [a]\n: b\n", "job.yaml:3: a key must be text, not a list or a map"),
