@@ -1,0 +1,114 @@
+"""The documentation says what the code says: generated pages, links, examples, AsyncAPI."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from jsonschema import Draft202012Validator
+
+from broker import codec
+from broker.schemas.job import JobSpec
+from scripts.generate_reference import outdated
+from scripts.reference.channels import CHANNELS
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")])
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def test_generated_pages_are_up_to_date() -> None:
+    assert outdated() == [], "run: make docs"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    dead = [link for link in links_of(page) if not leads_somewhere(page, link)]
+    assert dead == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_job_files_in_the_docs_are_valid(page: Path) -> None:
+    for language, text in FENCE.findall(page.read_text(encoding="utf-8")):
+        if language == "yaml" and re.search(r"^run:", text, re.MULTILINE):
+            request = json.dumps(yaml.safe_load(text)).encode()
+            assert not hasattr(codec.decode_job_request("ada", request), "problems"), text
+
+
+def test_the_job_file_schema_accepts_a_job_and_names_a_wrong_key() -> None:
+    schema = json.loads((ROOT / "docs" / "reference" / "job-file.schema.json").read_bytes())
+    validator = Draft202012Validator(schema)
+    assert validator.is_valid({"name": "hello", "run": ["python", "train.py"], "workers": 2})
+    assert not validator.is_valid({"name": "hello", "run": "true", "gpu": 1})
+    assert not validator.is_valid({"name": "hello"})
+
+
+def test_asyncapi_references_resolve() -> None:
+    document = asyncapi()
+    assert document["asyncapi"] == "3.0.0"
+    references = list(references_in(document))
+    assert references
+    for reference in references:
+        place: Any = document
+        for key in reference.removeprefix("#/").split("/"):
+            place = place[key]
+
+
+def test_asyncapi_examples_fit_their_schemas() -> None:
+    document = asyncapi()
+    for message in document["components"]["messages"].values():
+        for example in message.get("examples", ()):
+            schema = {**message["payload"], "components": document["components"]}
+            Draft202012Validator(schema).validate(example["payload"])
+
+
+def test_asyncapi_lists_every_subject_that_clients_may_use() -> None:
+    addresses = {channel["address"] for channel in asyncapi()["channels"].values()}
+    assert addresses == {c.address for c in CHANNELS if c.direction != "inside"}
+
+
+def test_every_key_of_the_job_file_is_documented() -> None:
+    text = (ROOT / "docs" / "reference" / "job-file.md").read_text(encoding="utf-8")
+    assert [name for name in JobSpec.__struct_fields__ if f"| `{name}` |" not in text] == []
+
+
+def asyncapi() -> dict[str, Any]:
+    text = (ROOT / "docs" / "reference" / "asyncapi.yaml").read_text(encoding="utf-8")
+    document: dict[str, Any] = yaml.safe_load(text)
+    return document
+
+
+def references_in(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        if isinstance(value.get("$ref"), str):
+            yield value["$ref"]
+        for part in value.values():
+            yield from references_in(part)
+    elif isinstance(value, list):
+        for part in value:
+            yield from references_in(part)
+
+
+def links_of(page: Path) -> list[str]:
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    return [link for link in LINK.findall(text) if not link.startswith(("http", "mailto"))]
+
+
+def leads_somewhere(page: Path, link: str) -> bool:
+    name, _, anchor = link.partition("#")
+    target = (page.parent / name).resolve() if name else page
+    if not target.exists():
+        return False
+    return not anchor or target.suffix != ".md" or anchor in anchors_of(target)
+
+
+def anchors_of(page: Path) -> set[str]:
+    """Anchors as code hosts make them from headings."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {
+        re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings
+    }
