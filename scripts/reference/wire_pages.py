@@ -33,7 +33,7 @@ INTRODUCTION = (
 OUTPUT_TEXT = (
     "Commands and facts also carry `cause_seq`, the sequence of the input that caused them,"
     " `index`, their place among the outputs of that input, and `at_ms`. The first two together"
-    " are the id (`Nats-Msg-Id: <cause_seq>.<index>`), so that publishing one twice changes nothing."
+    " are the id (`Nats-Msg-Id: <cause_seq>.<index>`), so publishing one twice changes nothing."
 )
 
 
