@@ -5,12 +5,20 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from scripts.reference import asyncapi, job_file_page, settings_page, states_page, wire_pages
+from scripts.reference import (
+    asyncapi,
+    exit_codes_page,
+    job_file_page,
+    settings_page,
+    states_page,
+    wire_pages,
+)
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"
 PAGES: Mapping[str, Callable[[], str]] = {
     "asyncapi.yaml": asyncapi.asyncapi_page,
     "events.md": wire_pages.events_page,
+    "exit-codes.md": exit_codes_page.exit_codes_page,
     "job-file.md": job_file_page.job_file_page,
     "job-file.schema.json": job_file_page.job_file_schema,
     "settings.md": settings_page.settings_page,

@@ -10,7 +10,7 @@ trap 'rm -rf "$folder"' EXIT
 
 echo "==> resolving all dependencies in a fresh environment"
 "$python" -m venv "$folder/venv"
-"$folder/venv/bin/python" -m pip install --quiet --disable-pip-version-check '.[tf,test]'
+"$folder/venv/bin/python" -m pip install -qq --disable-pip-version-check '.[tf,test]'
 {
   echo "# Versions the tests run with. Written by make lock; do not edit."
   "$folder/venv/bin/python" -m pip freeze --exclude tiresias-mesh

@@ -31,7 +31,7 @@ if [[ ! -e $venv ]]; then
 fi
 
 echo "==> installing tiresias and its dependencies into $venv (TensorFlow is large: minutes, once)"
-if ! "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
+if ! "$venv/bin/python" -m pip install -qq --disable-pip-version-check \
   -c constraints.txt -e '.[tf,test]'; then
   echo "error: the installation failed; see above, then run the same command again" >&2
   exit 1

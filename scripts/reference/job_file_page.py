@@ -23,8 +23,8 @@ NOTES = """\
 A job holds `workers * gpus_per_worker` GPUs, all at once or none. Keys are strict: an unknown key
 is an error that names the nearest valid one, and all errors are told at once, with their lines.
 
-`run` as text is run by `bash`; as a list it is a command with its arguments, without a shell.
-Durations are a number and a unit: `500ms`, `90s`, `10m`, `2h`, `1d`.
+`run` as text is a script for `bash -euo pipefail`; as a list it is a command with its arguments,
+without a shell. Durations are a number and a unit: `500ms`, `90s`, `10m`, `2h`, `1d`.
 
 Editors complete the file with [job-file.schema.json](job-file.schema.json), for example by a first
 line
