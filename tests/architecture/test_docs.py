@@ -6,14 +6,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
 from broker import codec
+from broker.schemas.command import PrepareRun
 from broker.schemas.job import JobSpec
+from launcher.core.task_plan import LogLimits, NodePaths, build_plan
 from scripts.generate_reference import outdated
 from scripts.reference.channels import CHANNELS
+from scripts.samples import sample_of
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")])
@@ -74,6 +78,19 @@ def test_asyncapi_lists_every_subject_that_clients_may_use() -> None:
 def test_every_key_of_the_job_file_is_documented() -> None:
     text = (ROOT / "docs" / "reference" / "job-file.md").read_text(encoding="utf-8")
     assert [name for name in JobSpec.__struct_fields__ if f"| `{name}` |" not in text] == []
+
+
+def test_every_variable_a_task_gets_is_documented() -> None:
+    sample = sample_of(PrepareRun)
+    sample["spec"]["env"] = {}
+    prepare = msgspec.convert(sample, PrepareRun)
+    paths = NodePaths(run_dir="/r", job_socket="/s", bell="/b", checkpoint_dir="/c")
+    cluster = {"worker": ["10.0.0.1:1", "10.0.0.2:1"]}
+    plan = build_plan(prepare, cluster, paths, LogLimits())
+    names = {*plan.env, *(name for task in plan.tasks for name in task.env)}
+    assert {"TIRESIAS_RANK", "TF_CONFIG", "CUDA_VISIBLE_DEVICES"} <= names
+    text = (ROOT / "docs" / "how-to" / "plain-script.md").read_text(encoding="utf-8")
+    assert {name for name in names if f"`{name}`" not in text} == set()
 
 
 def asyncapi() -> dict[str, Any]:
