@@ -19,7 +19,8 @@ from broker.errors import (
     WrongRevisionError,
 )
 from broker.memory_server import MemoryServer, MemorySubscription
-from broker.memory_stream import Durable, MemoryStream, Record
+from broker.memory_stream import Durable, MemoryStream
+from broker.stored import Record, kv_entry
 from broker.topology import DECISIONS, kv_stream, kv_subject
 
 __all__ = ["MemoryBus", "MemoryServer"]
@@ -193,7 +194,10 @@ class MemoryBus:
             if _newest_seq(stream, subjects.LEADER) != expected:
                 raise FencedError(expected)
 
-        return (await self._store(subjects.LEADER, data, message_id, check=fence)).seq
+        stored = await self._store(subjects.LEADER, data, message_id, check=fence)
+        if stored.duplicate:
+            raise FencedError(expected)
+        return stored.seq
 
     async def _records(
         self, stream_name: str, from_seq: int, subject: str
@@ -282,7 +286,7 @@ class MemoryBus:
         newest = self.server.stream(kv_stream(bucket)).newest(kv_subject(bucket, key))
         if newest is None or newest.is_deleted_key:
             return None
-        return _entry(bucket, newest)
+        return kv_entry(bucket, newest)
 
     async def kv_put(self, bucket: str, key: str, data: bytes) -> int:
         return (await self._store(kv_subject(bucket, key), data)).seq
@@ -304,7 +308,7 @@ class MemoryBus:
     async def kv_all(self, bucket: str) -> Mapping[str, KvEntry]:
         await self._reachable(bucket)
         records = self.server.stream(kv_stream(bucket)).newest_of_each(kv_subject(bucket, ">"))
-        entries = [_entry(bucket, record) for record in records if not record.is_deleted_key]
+        entries = [kv_entry(bucket, record) for record in records if not record.is_deleted_key]
         return {entry.key: entry for entry in entries}
 
     async def kv_watch(self, bucket: str, key: str = ">") -> AsyncIterator[KvEntry | None]:
@@ -313,10 +317,10 @@ class MemoryBus:
         next_seq = stream.state.last_seq + 1
         for record in stream.newest_of_each(kv_subject(bucket, key)):
             if not record.is_deleted_key:
-                yield _entry(bucket, record)
+                yield kv_entry(bucket, record)
         yield None
         async for record in self._records(stream.name, next_seq, kv_subject(bucket, key)):
-            yield _entry(bucket, record)
+            yield kv_entry(bucket, record)
 
     async def object_put(self, bucket: str, name: str, data: bytes) -> None:
         await self._reachable(bucket)
@@ -356,9 +360,3 @@ class MemoryBus:
 def _newest_seq(stream: MemoryStream, subject: str) -> int:
     newest = stream.newest(subject)
     return 0 if newest is None else newest.message.seq
-
-
-def _entry(bucket: str, record: Record) -> KvEntry:
-    message = record.message
-    key = message.subject.removeprefix(kv_subject(bucket, ""))
-    return KvEntry(key, None if record.is_deleted_key else message.data, message.seq)

@@ -7,10 +7,9 @@ import asyncio
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import msgspec
-
 from broker.bus import Stored, StoredMessage, StreamState
 from broker.errors import BusError
+from broker.stored import Record
 
 
 def subject_matches(pattern: str, subject: str) -> bool:
@@ -24,13 +23,6 @@ def subject_matches(pattern: str, subject: str) -> bool:
     return len(wanted) == len(tokens) and all(
         want in ("*", token) for want, token in zip(wanted, tokens, strict=True)
     )
-
-
-class Record(msgspec.Struct, frozen=True):
-    """A stored message; ``is_deleted_key`` marks the deletion of a KV key."""
-
-    message: StoredMessage
-    is_deleted_key: bool = False
 
 
 class Durable:
