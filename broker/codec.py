@@ -60,6 +60,7 @@ NodeInput = (
     | InventoryReported
     | TensorsObserved
 )
+JobRequest = JobCancelRequested | JobHoldRequested | JobReleaseRequested
 OperatorInput = NodeCordonRequested | NodeUncordonRequested
 SchedulerInput = ClockAdvanced | SettingsChanged | NodeSilent | NodeHeard | NodeLost
 ProfileInput = SkewMeasured | PackLimitChanged
@@ -110,22 +111,26 @@ def decode_input(subject: str, data: bytes) -> Input:
         case ["jobs", user, "submit"]:
             return decode_job_request(user, data)
         case ["jobs", user, verb] if verb in _JOB_REQUESTS:
-            return _stamped_user(_decode_with(_JOB_REQUESTS[verb], subject, data), user)
+            request: JobRequest = _decode_with(_JOB_REQUESTS[verb], subject, data)
+            return _stamped_user(request, user)
         case ["in", "node", node, _]:
-            message = _decode_with(_INPUT_DECODERS["node"], subject, data)
-            if message.node != node:
-                raise CodecError(subject, f"speaks for node {message.node!r}")
-            return message
+            report: NodeInput = _decode_with(_INPUT_DECODERS["node"], subject, data)
+            if report.node != node:
+                raise CodecError(subject, f"speaks for node {report.node!r}")
+            return report
         case ["in", "operator", user, _]:
-            return _stamped_user(_decode_with(_INPUT_DECODERS["operator"], subject, data), user)
+            wish: OperatorInput = _decode_with(_INPUT_DECODERS["operator"], subject, data)
+            return _stamped_user(wish, user)
         case ["in", ("scheduler" | "profile") as source, _]:
-            return _decode_with(_INPUT_DECODERS[source], subject, data)
+            message: Input = _decode_with(_INPUT_DECODERS[source], subject, data)
+            return message
     raise CodecError(subject, "no such input subject")
 
 
 def decode_output(subject: str, data: bytes) -> AnyCommand | AnyFact:
     """Read a command or a fact of the decision log."""
-    return _decode_with(_OUTPUT_DECODER, subject, data)  # type: ignore[return-value]
+    output: AnyCommand | AnyFact = _decode_with(_OUTPUT_DECODER, subject, data)
+    return output
 
 
 def decode_job_request(user: str, data: bytes) -> JobSubmitted | JobRefused:
