@@ -1,0 +1,67 @@
+"""Writes the views people read, apart from deciding: the newest of each job and node wins."""
+
+import asyncio
+import logging
+from collections.abc import Iterable
+
+from broker import codec
+from broker.bus import Bus
+from broker.clock import Clock
+from broker.errors import BusUnavailableError
+from scheduler_svc.fold import View, view_key
+
+WINDOW = 64
+RETRY_MS = 500
+
+_log = logging.getLogger(__name__)
+
+
+class ViewWriter:
+    """A bounded queue of views: never more than one waits for each job and node."""
+
+    def __init__(self, bus: Bus, clock: Clock) -> None:
+        self._bus = bus
+        self._clock = clock
+        self._waiting: dict[tuple[str, str], View] = {}
+        self._have_work = asyncio.Event()
+        self._all_written = asyncio.Event()
+        self._all_written.set()
+
+    def put(self, views: Iterable[View]) -> None:
+        """Queue views to be written soon; a newer one replaces an older one that waits."""
+        for view in views:
+            self._waiting[view_key(view)] = view
+        if self._waiting:
+            self._have_work.set()
+            self._all_written.clear()
+
+    async def flush(self) -> None:
+        """Return when all views put so far, and those put meanwhile, are written."""
+        await self._all_written.wait()
+
+    async def run(self) -> None:
+        """Write until cancelled. Unavailable servers are waited for; other errors propagate."""
+        while True:
+            await self._have_work.wait()
+            await self._write_some()
+            if not self._waiting:
+                self._have_work.clear()
+                self._all_written.set()
+
+    async def _write_some(self) -> None:
+        keys = list(self._waiting)[:WINDOW]
+        batch = {key: self._waiting.pop(key) for key in keys}
+        results = await asyncio.gather(
+            *(self._bus.kv_put(*key, codec.encode(view)) for key, view in batch.items()),
+            return_exceptions=True,
+        )
+        failed = False
+        for (key, view), result in zip(batch.items(), results, strict=True):
+            if isinstance(result, BusUnavailableError):
+                failed = True
+                self._waiting.setdefault(key, view)
+            elif isinstance(result, BaseException):
+                raise result
+        if failed:
+            _log.warning("cannot write views, trying again", extra={"waiting": len(self._waiting)})
+            await self._clock.sleep_ms(RETRY_MS)

@@ -1,0 +1,8 @@
+import pytest
+
+from tests.unit.scheduler_svc_shell.rig import Rig
+
+
+@pytest.fixture
+async def rig(tmp_path):
+    return Rig(tmp_path / "state")
