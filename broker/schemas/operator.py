@@ -15,16 +15,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that changes a decision. Times are milliseconds, service GPU-milliseconds."""
 
     policy: Literal["las", "fifo"] = "las"
+    """Least attained service (2DAS), or first come, first served."""
     queue_limits_gpu_ms: Annotated[
         tuple[Annotated[int, Meta(ge=1)], ...], Meta(description="ascending; K is one more")
     ] = DEFAULT_LIMITS_GPU_MS
     queue_order: Literal["running_first", "start_time"] = "running_first"
+    """Inside a queue: those that hold GPUs stay ahead, or strictly by first start."""
     promote_knob: Annotated[float, Meta(gt=0)] | None = None
     """The paper's PROMOTEKNOB; None means off."""
     promote_floor_ms: Annotated[int, Meta(ge=0)] = 4 * 3_600_000
+    """Nobody is promoted who has waited less than this."""
     pack_limit: Annotated[float, Meta(ge=0, le=1)] = 0.38
     """PACKLIMIT: jobs of higher skew are consolidated."""
     consolidate: Literal["require", "prefer"] = "prefer"
+    """Jobs of high skew wait for the fewest nodes, or take more if these are not free."""
     preempt_exempt_ms: Annotated[int, Meta(ge=0)] = 60_000
     """Least running time before a job may be preempted."""
     launch_limit_ms: Annotated[int, Meta(ge=1)] = 60_000

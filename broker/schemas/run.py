@@ -13,20 +13,28 @@ class PrepareRefusal(StrEnum):
     GPU_BUSY = "GpuBusy"
     """Another run of this node still owns one of the GPUs."""
     NO_PORTS = "NoPorts"
+    """No free port is left in the launcher's range."""
     NO_WORKDIR = "NoWorkdir"
+    """The job's `workdir` is not there on this node."""
     NO_SPACE = "NoSpace"
+    """The run's folder cannot be made."""
     UNKNOWN_GPU = "UnknownGpu"
+    """This node has no GPU of that id."""
     NOT_PREPARED = "NotPrepared"
     """Told to start a run that it does not know."""
     SPAWN_FAILED = "SpawnFailed"
+    """The supervisor or a task could not be started."""
 
 
 class StopReason(StrEnum):
     """Why a run is asked to stop; a closed list."""
 
     PREEMPT = "Preempt"
+    """Its GPUs go to a job of higher priority, or its user holds it."""
     CANCEL = "Cancel"
+    """Its user ended it."""
     TIME_LIMIT = "TimeLimit"
+    """It ran as long as its `time_limit` allows."""
     PEER_FAILED = "PeerFailed"
     """Another task of the gang failed, or its node is gone."""
     PEER_FINISHED = "PeerFinished"
