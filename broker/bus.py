@@ -4,7 +4,7 @@ Core messages are at most once. Streams are durable, totally ordered and timesta
 server. Every call is bounded in time; `BusUnavailableError` means *unknown*, never *not stored*.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Protocol
 
 import msgspec
@@ -55,6 +55,8 @@ Handler = Callable[[BusMessage], Awaitable[None]]
 
 
 class Subscription(Protocol):
+    """A subject that is listened to, until `unsubscribe`."""
+
     async def unsubscribe(self) -> None: ...
 
 
@@ -121,7 +123,7 @@ class Bus(Protocol):
 
     def read(
         self, stream: str, *, from_seq: int, subject: str = ""
-    ) -> AsyncIterator[StoredMessage]:
+    ) -> AsyncGenerator[StoredMessage]:
         """Yield the messages of a stream from ``from_seq`` on, in order and without a gap.
 
         It never ends and survives reconnects; always close it (``contextlib.aclosing``).
@@ -130,11 +132,11 @@ class Bus(Protocol):
 
     def read_until(
         self, stream: str, *, from_seq: int, last_seq: int, subject: str = ""
-    ) -> AsyncIterator[StoredMessage]:
+    ) -> AsyncGenerator[StoredMessage]:
         """Like `read`, but ends after the messages up to ``last_seq``."""
         ...
 
-    def consume(self, stream: str, *, durable: str, subject: str) -> AsyncIterator[Delivery]:
+    def consume(self, stream: str, *, durable: str, subject: str) -> AsyncGenerator[Delivery]:
         """Yield the messages for a durable consumer (created if missing, explicit ack)."""
         ...
 
@@ -160,7 +162,7 @@ class Bus(Protocol):
         """Every live key of a bucket."""
         ...
 
-    def kv_watch(self, bucket: str, key: str = ">") -> AsyncIterator[KvEntry | None]:
+    def kv_watch(self, bucket: str, key: str = ">") -> AsyncGenerator[KvEntry | None]:
         """Yield the present entries, then None once, then each change, across reconnects."""
         ...
 

@@ -5,7 +5,7 @@ Several buses share one `MemoryServer`, as several services share one NATS serve
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any
 
 from broker import subjects
@@ -201,7 +201,7 @@ class MemoryBus:
 
     async def _records(
         self, stream_name: str, from_seq: int, subject: str
-    ) -> AsyncIterator[Record]:
+    ) -> AsyncGenerator[Record]:
         """Yield records from a sequence on, for ever, while connected."""
         stream = self.server.stream(stream_name)
         next_seq = from_seq
@@ -218,13 +218,13 @@ class MemoryBus:
 
     async def read(
         self, stream: str, *, from_seq: int, subject: str = ""
-    ) -> AsyncIterator[StoredMessage]:
+    ) -> AsyncGenerator[StoredMessage]:
         async for record in self._records(stream, from_seq, subject):
             yield record.message
 
     async def read_until(
         self, stream: str, *, from_seq: int, last_seq: int, subject: str = ""
-    ) -> AsyncIterator[StoredMessage]:
+    ) -> AsyncGenerator[StoredMessage]:
         ends_at = self.server.stream(stream).state.last_seq
         if from_seq <= last_seq and ends_at < last_seq:
             raise BusError(f"stream {stream} ends at {ends_at}, before {last_seq}")
@@ -238,7 +238,7 @@ class MemoryBus:
 
     async def consume(
         self, stream: str, *, durable: str, subject: str
-    ) -> AsyncIterator[MemoryDelivery]:
+    ) -> AsyncGenerator[MemoryDelivery]:
         source = self.server.stream(stream)
         state = source.durables.setdefault(durable, Durable(subject))
         state.subject = subject
@@ -311,7 +311,7 @@ class MemoryBus:
         entries = [kv_entry(bucket, record) for record in records if not record.is_deleted_key]
         return {entry.key: entry for entry in entries}
 
-    async def kv_watch(self, bucket: str, key: str = ">") -> AsyncIterator[KvEntry | None]:
+    async def kv_watch(self, bucket: str, key: str = ">") -> AsyncGenerator[KvEntry | None]:
         await self._reachable(bucket)
         stream = self.server.stream(kv_stream(bucket))
         next_seq = stream.state.last_seq + 1

@@ -1,7 +1,7 @@
 """The bus over NATS JetStream: see `broker.bus.Bus` for the promises."""
 
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Any
 
@@ -120,7 +120,7 @@ class NatsBus:
 
     async def read(
         self, stream: str, *, from_seq: int, subject: str = ""
-    ) -> AsyncIterator[StoredMessage]:
+    ) -> AsyncGenerator[StoredMessage]:
         async with aclosing(self._records(stream, subject, from_seq)) as records:
             async for record in records:
                 if record is not None:
@@ -132,7 +132,7 @@ class NatsBus:
 
     async def read_until(
         self, stream: str, *, from_seq: int, last_seq: int, subject: str = ""
-    ) -> AsyncIterator[StoredMessage]:
+    ) -> AsyncGenerator[StoredMessage]:
         if from_seq > last_seq:
             return
         ends_at = (await self._api.stream_state(stream)).last_seq
@@ -148,7 +148,7 @@ class NatsBus:
 
     async def consume(
         self, stream: str, *, durable: str, subject: str
-    ) -> AsyncIterator[NatsDelivery]:
+    ) -> AsyncGenerator[NatsDelivery]:
         consumer = DurableConsumer(self._connection, self._api, stream, durable, subject)
         async with aclosing(consumer.deliveries()) as deliveries:
             async for delivery in deliveries:
@@ -207,7 +207,7 @@ class NatsBus:
         entries = [kv_entry(bucket, record) for record in records if not record.is_deleted_key]
         return {entry.key: entry for entry in entries}
 
-    async def kv_watch(self, bucket: str, key: str = ">") -> AsyncIterator[KvEntry | None]:
+    async def kv_watch(self, bucket: str, key: str = ">") -> AsyncGenerator[KvEntry | None]:
         is_current = False
         source = self._records(kv_stream(bucket), kv_subject(bucket, key), None)
         async with aclosing(source) as records:

@@ -60,7 +60,7 @@ async def seqs_the_core_failed_on(bus: Bus) -> frozenset[int]:
     letters = bus.read_until(
         DEAD, from_seq=state.first_seq, last_seq=state.last_seq, subject=CORE_FAILED
     )
-    async with aclosing(letters) as found:  # type: ignore[type-var]
+    async with aclosing(letters) as found:
         return frozenset(
             [codec.decode(DeadLetter, item.data, item.subject).input_seq async for item in found]
         )

@@ -20,7 +20,7 @@ class Inbox:
 
     async def fill(self) -> None:
         """Read the log until cancelled."""
-        async with aclosing(self._bus.read(INPUT, from_seq=self._from_seq)) as found:  # type: ignore[type-var]
+        async with aclosing(self._bus.read(INPUT, from_seq=self._from_seq)) as found:
             async for stored in found:
                 await self._queue.put(stored)
 

@@ -78,7 +78,7 @@ class _Recorded:
         if last_seq <= self._seq:
             return
         decisions = self._bus.read_until(DECISIONS, from_seq=self._seq + 1, last_seq=last_seq)
-        async with aclosing(decisions) as found:  # type: ignore[type-var]
+        async with aclosing(decisions) as found:
             async for stored in found:
                 if stored.subject != subjects.LEADER:
                     self._note(stored)
@@ -141,7 +141,7 @@ class _Replay:
         if last_seq > self.fold.input_seq:
             from_seq = self.fold.input_seq + 1
             inputs = self._bus.read_until(INPUT, from_seq=from_seq, last_seq=last_seq)
-            async with aclosing(inputs) as found:  # type: ignore[type-var]
+            async with aclosing(inputs) as found:
                 async for stored in found:
                     self._take(stored)
         self.missing = [output for output in self.missing if not self.recorded.take(output)]
@@ -236,5 +236,5 @@ async def _is_of_this_log(bus: Bus, snapshot: Snapshot, inputs: StreamState) -> 
     seq = snapshot.input_seq
     if seq < inputs.first_seq:
         return True
-    async with aclosing(bus.read_until(INPUT, from_seq=seq, last_seq=seq)) as found:  # type: ignore[type-var]
+    async with aclosing(bus.read_until(INPUT, from_seq=seq, last_seq=seq)) as found:
         return [stored.at_ms async for stored in found] == [snapshot.input_at_ms]
