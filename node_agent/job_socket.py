@@ -44,16 +44,19 @@ class JobSocket:
         self._connections: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Open the socket; raises `JobSocketError` if another agent serves it."""
+        """Open the socket; raises `JobSocketError` if it cannot, or another agent serves it."""
         if len(bytes(self._path)) > MAX_PATH_BYTES:
             raise JobSocketError(f"path {self._path} is longer than {MAX_PATH_BYTES} bytes")
-        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._path.parent.chmod(0o700)
-        await self._remove_stale()
-        self._server = await asyncio.start_unix_server(
-            self._serve, path=self._path, limit=MAX_LINE_BYTES
-        )
-        self._path.chmod(0o600)
+        try:
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._path.parent.chmod(0o700)
+            await self._remove_stale()
+            self._server = await asyncio.start_unix_server(
+                self._serve, path=self._path, limit=MAX_LINE_BYTES
+            )
+            self._path.chmod(0o600)
+        except OSError as error:
+            raise JobSocketError(f"cannot open {self._path}: {error}") from error
 
     async def close(self) -> None:
         """Close the socket and every connection."""
