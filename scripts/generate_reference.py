@@ -7,6 +7,7 @@ from pathlib import Path
 
 from scripts.reference import (
     asyncapi,
+    cli_page,
     exit_codes_page,
     job_file_page,
     settings_page,
@@ -17,6 +18,7 @@ from scripts.reference import (
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"
 PAGES: Mapping[str, Callable[[], str]] = {
     "asyncapi.yaml": asyncapi.asyncapi_page,
+    "cli.md": cli_page.cli_page,
     "events.md": wire_pages.events_page,
     "exit-codes.md": exit_codes_page.exit_codes_page,
     "job-file.md": job_file_page.job_file_page,

@@ -8,12 +8,14 @@ from typing import Any
 
 import msgspec
 import pytest
+import typer
 import yaml
 from jsonschema import Draft202012Validator
 
 from broker import codec
 from broker.schemas.command import PrepareRun
 from broker.schemas.job import JobSpec
+from cli.main import app
 from launcher.core.task_plan import LogLimits, NodePaths, build_plan
 from scripts.generate_reference import outdated
 from scripts.reference.channels import CHANNELS
@@ -80,6 +82,18 @@ def test_every_key_of_the_job_file_is_documented() -> None:
     assert [name for name in JobSpec.__struct_fields__ if f"| `{name}` |" not in text] == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_in_the_docs_exist_with_their_options(page: Path) -> None:
+    for words in commands_on(page):
+        command: Any = typer.main.get_command(app)
+        while hasattr(command, "commands") and words:
+            assert words[0] in command.commands, words
+            command = command.commands[words.pop(0)]
+        known = {"--help", *(name for parameter in command.params for name in parameter.opts)}
+        used = {word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)}
+        assert used <= known, f"{command.name}: {used - known}"
+
+
 def test_every_variable_a_task_gets_is_documented() -> None:
     sample = sample_of(PrepareRun)
     sample["spec"]["env"] = {}
@@ -91,6 +105,17 @@ def test_every_variable_a_task_gets_is_documented() -> None:
     assert {"TIRESIAS_RANK", "TF_CONFIG", "CUDA_VISIBLE_DEVICES"} <= names
     text = (ROOT / "docs" / "how-to" / "plain-script.md").read_text(encoding="utf-8")
     assert {name for name in names if f"`{name}`" not in text} == set()
+
+
+def commands_on(page: Path) -> Iterator[list[str]]:
+    """The words after `tiresias` in code; a job's own command line is left out."""
+    text = page.read_text(encoding="utf-8")
+    blocks = (block for language, block in FENCE.findall(text) if language == "sh")
+    lines = [line for block in blocks for line in block.splitlines()]
+    for line in [*lines, *re.findall(r"`(tiresias [^`]+)`", FENCE.sub("", text))]:
+        found = re.match(r"(?:\.venv/bin/)?tiresias (.+)", line)
+        if found and not found[1].startswith("COMMAND"):
+            yield found[1].partition("#")[0].partition(" -- ")[0].split()
 
 
 def asyncapi() -> dict[str, Any]:

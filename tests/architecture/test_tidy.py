@@ -16,7 +16,6 @@ FUNCTION_LINES = 60
 FILE_LINES = 600
 
 BANNED_CALLS = {
-    "asyncio.ensure_future": "give the coroutine to a Supervisor or a TaskGroup",
     "asyncio.get_event_loop": "use asyncio.get_running_loop",
     "datetime.datetime.now": "take a Clock and use its now_ms",
     "datetime.datetime.utcnow": "take a Clock and use its now_ms",
