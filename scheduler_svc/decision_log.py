@@ -1,6 +1,7 @@
 """Appends what the core decides, fenced by the epoch of this term, in order and in a window."""
 
 import asyncio
+import logging
 from collections.abc import Sequence
 
 import msgspec
@@ -8,12 +9,16 @@ import msgspec
 from broker import codec, subjects
 from broker.bus import Bus
 from broker.errors import FencedError
+from broker.ids import InvalidIdError
+from broker.job_file import MAX_REQUEST_BYTES
 from broker.schemas.base import Output, tag_of
 from broker.schemas.command import Command
 from broker.schemas.fact import JobFact, NodeFact, fact_kind
 
 WINDOW = 256
 """Appends awaited together; more would only wait in the server."""
+
+_log = logging.getLogger(__name__)
 
 
 def subject_of(output: Output) -> str:
@@ -36,6 +41,8 @@ class DecisionLog:
         self.epoch = epoch
         self.last_seq = epoch
         """All decisions up to here are stored."""
+        self.unsayable = 0
+        """Outputs left out because no message can hold them."""
 
     async def append(self, outputs: Sequence[Output]) -> None:
         """Return when all outputs are stored; at most `WINDOW` are under way at once.
@@ -52,12 +59,20 @@ class DecisionLog:
             self.last_seq = max([self.last_seq, *(seq for seq in results if isinstance(seq, int))])
 
     async def _append(self, output: Output) -> int:
+        """Append one output; one that no message can hold is left out, for trying never ends."""
         if isinstance(output, Command):
             output = msgspec.structs.replace(output, epoch=self.epoch)
+        data = codec.encode(output)
+        try:
+            subject = subject_of(output)
+            problem = f"{len(data)} bytes" if len(data) > MAX_REQUEST_BYTES else ""
+        except InvalidIdError as error:
+            problem = str(error)
+        if problem:
+            self.unsayable += 1
+            _log.error("decision left out", extra={"output": output.output_id, "problem": problem})
+            return 0
         stored = await self._bus.append(
-            subject_of(output),
-            codec.encode(output),
-            message_id=output.output_id,
-            epoch=self.epoch,
+            subject, data, message_id=output.output_id, epoch=self.epoch
         )
         return stored.seq

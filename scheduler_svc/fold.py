@@ -4,9 +4,10 @@ from typing import Protocol
 
 import msgspec
 
-from broker import codec
+from broker import codec, subjects
 from broker.bus import StoredMessage
-from broker.errors import CodecError, TiresiasError
+from broker.errors import TiresiasError
+from broker.ids import checked_token
 from broker.schemas.base import Input, Output
 from broker.schemas.operator import Settings
 from broker.schemas.views import Explanation, JobView, NodeView
@@ -47,6 +48,16 @@ class Core(Protocol):
     def snapshot(self) -> bytes: ...
 
 
+def _decoded(stored: StoredMessage) -> Input:
+    """Read an input; raises `CodecError`, or `InvalidIdError` where its source has no valid name.
+
+    A name that cannot stand in a subject of ours could never be told anything.
+    """
+    for token in subjects.tokens_after_prefix(stored.subject):
+        checked_token("part of a subject", token)
+    return codec.decode_input(stored.subject, stored.data)
+
+
 class CoreFailedError(TiresiasError):
     """The core raised on an input: a defect of ours. Its state is no longer to be trusted."""
 
@@ -84,8 +95,8 @@ class Fold:
         """
         self.leave_out(stored)
         try:
-            message = codec.decode_input(stored.subject, stored.data)
-        except CodecError as error:
+            message = _decoded(stored)
+        except TiresiasError as error:
             return Step(unreadable=dead_letter_of(stored, error))
         try:
             outputs = self.core.handle(stored.seq, message, max(stored.at_ms, self.core.now_ms))

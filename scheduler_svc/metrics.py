@@ -42,6 +42,7 @@ class SchedulerMetrics:
             "decision_latency_seconds", "from the log's time of an input to its stored decisions"
         )
         self.handle_seconds = self._histogram("handle_seconds", "time of one input in the core")
+        self.unsayable = self._gauge("unsayable_outputs", "decisions that no message can hold")
         self.position_lag = self._gauge("position_lag_inputs", "inputs stored and not decided yet")
 
     def _make_state_metrics(self) -> None:

@@ -23,6 +23,7 @@ from broker.bus import Bus, StoredMessage, StreamState
 from broker.errors import CodecError, TiresiasError
 from broker.schemas.base import Output
 from broker.schemas.command import Command
+from broker.schemas.operator import ClockAdvanced
 from broker.topology import DECISIONS, INPUT
 from scheduler_svc import dead_letters
 from scheduler_svc.dead_letters import DeadLetter
@@ -31,6 +32,7 @@ from scheduler_svc.snapshots import Snapshot
 
 MAX_CORE_FAILURES = 16
 
+_CLOCK = subjects.scheduler_input("clock")
 _log = logging.getLogger(__name__)
 
 
@@ -166,24 +168,16 @@ async def recover(
     and `BusError`.
     """
     inputs, decisions = await bus.stream_state(INPUT), await bus.stream_state(DECISIONS)
-    fold, decision_seq = Fold(core_type()), 0
-    for snapshot in snapshots:
-        core = await _restored(bus, snapshot, inputs, decisions, core_type)
-        if core is not None:
-            fold = Fold(core, input_seq=snapshot.input_seq, input_at_ms=snapshot.input_at_ms)
-            decision_seq = snapshot.decision_seq
-            break
+    fold, decision_seq = await _start(bus, snapshots, inputs, decisions, core_type)
     snapshot_seq = fold.input_seq
-    if inputs.first_seq > fold.input_seq + 1:
-        raise RecoveryError(
-            f"inputs {fold.input_seq + 1} to {inputs.first_seq - 1} are gone from {INPUT} and no"
-            " snapshot covers them: put a snapshot file back into the state folder"
-        )
-    recorded = _Recorded(bus, after_seq=decision_seq, after_cause_seq=fold.input_seq)
-    replay = _Replay(bus, fold, recorded, await _left_out(bus, fold.input_seq))
+    recorded = _Recorded(bus, after_seq=decision_seq, after_cause_seq=snapshot_seq)
+    replay = _Replay(bus, fold, recorded, await _left_out(bus, snapshot_seq))
     await replay.catch_up(decisions.last_seq)
     epoch = await claim(recorded.last_cause_seq)
     await replay.catch_up(epoch)
+    if fold.input_seq < recorded.last_cause_seq:
+        await _fill_up(bus, fold.input_seq, recorded.last_cause_seq, epoch)
+        await replay.catch_up(epoch)
     recorded.close()
     replay.views.update((view_key(view), view) for view in fold.core.all_views())
     buried_seq = await dead_letters.last_unreadable_seq(bus)
@@ -196,6 +190,41 @@ async def recover(
         views=list(replay.views.values()),
         divergences=recorded.divergences,
     )
+
+
+async def _start(
+    bus: Bus,
+    snapshots: list[Snapshot],
+    inputs: StreamState,
+    decisions: StreamState,
+    core_type: CoreType,
+) -> tuple[Fold, int]:
+    """Return the fold to begin with, and the decision up to which everything is in it."""
+    fold, decision_seq = Fold(core_type()), 0
+    for snapshot in snapshots:
+        core = await _restored(bus, snapshot, inputs, decisions, core_type)
+        if core is not None:
+            fold = Fold(core, input_seq=snapshot.input_seq, input_at_ms=snapshot.input_at_ms)
+            decision_seq = snapshot.decision_seq
+            break
+    if inputs.first_seq > fold.input_seq + 1:
+        raise RecoveryError(
+            f"inputs {fold.input_seq + 1} to {inputs.first_seq - 1} are gone from {INPUT} and no"
+            " snapshot covers them: put a snapshot file back into the state folder"
+        )
+    return fold, decision_seq
+
+
+async def _fill_up(bus: Bus, last_seq: int, lost_to_seq: int, epoch: int) -> None:
+    """Use up the numbers of inputs that the server lost after we had decided on them.
+
+    Given again, they would name two jobs alike and make new decisions look like old ones.
+    """
+    _log.error("the input log lost its end", extra={"from": last_seq + 1, "to": lost_to_seq})
+    while last_seq < lost_to_seq:
+        message_id = f"lost/{epoch}/{last_seq}"
+        stored = await bus.append(_CLOCK, codec.encode(ClockAdvanced()), message_id=message_id)
+        last_seq = stored.seq
 
 
 async def _left_out(bus: Bus, after_seq: int) -> frozenset[int]:

@@ -179,6 +179,7 @@ class Term:
             _log.error("stepping down", extra={"epoch": self._decisions.epoch, "why": str(error)})
             raise
         self._position.record(self._fold.input_seq)
+        self._metrics.unsayable.set(self._decisions.unsayable)
         self._metrics.decided(batch.outputs, batch.input_times_ms)
         self._metrics.show(batch.views)
         self._views.put(batch.views)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from broker import codec
 from broker.bus import Bus
 from broker.clock import Clock
-from broker.errors import BusUnavailableError
+from broker.errors import BusError, BusUnavailableError
 from scheduler_svc.fold import View, view_key
 
 WINDOW = 64
@@ -40,7 +40,7 @@ class ViewWriter:
         await self._all_written.wait()
 
     async def run(self) -> None:
-        """Write until cancelled. Unavailable servers are waited for; other errors propagate."""
+        """Write until cancelled. An unavailable server is waited for, a refused view dropped."""
         while True:
             await self._have_work.wait()
             await self._write_some()
@@ -60,6 +60,8 @@ class ViewWriter:
             if isinstance(result, BusUnavailableError):
                 failed = True
                 self._waiting.setdefault(key, view)
+            elif isinstance(result, BusError):
+                _log.error("view dropped", extra={"key": "/".join(key), "problem": str(result)})
             elif isinstance(result, BaseException):
                 raise result
         if failed:

@@ -6,8 +6,9 @@ import json
 import pytest
 
 from broker import codec, subjects
-from broker.errors import BusUnavailableError, FencedError
+from broker.errors import BusError, BusUnavailableError, FencedError
 from broker.schemas.api import ApiError
+from broker.schemas.fact import NodeUp
 from broker.schemas.operator import LeaderRecord
 from broker.schemas.views import Explanation, JobState
 from broker.topology import DEAD, INPUT
@@ -15,7 +16,7 @@ from scheduler_svc import dead_letters
 from scheduler_svc.config import Options
 from scheduler_svc.dead_letters import DeadLetter
 from tests.unit.scheduler_svc_shell.rig import FaultyBus
-from tests.unit.scheduler_svc_shell.toy_core import BOOM, DEADLINE_MS
+from tests.unit.scheduler_svc_shell.toy_core import BOOM, DEADLINE_MS, ToyCore
 
 
 async def test_outputs_carry_their_id_their_epoch_and_their_subject(rig):
@@ -87,6 +88,59 @@ async def test_an_unreadable_input_is_put_aside_whole_and_the_next_is_handled(ri
     assert letter.error
     assert len(rig.decisions()) == 2
     assert rig.metric("dead_letters_total", kind="input") == 1
+
+
+async def test_a_source_whose_name_fits_no_subject_is_put_aside(rig):
+    async with rig.leading():
+        for subject in ("tiresias.v1.in.node.N1.joined", "tiresias.v1.jobs.Ada.submit"):
+            await rig.client.append(subject, b"{}")
+        await rig.settle()
+    assert len(rig.stored(DEAD)) == 2
+
+
+async def test_a_decision_that_no_message_holds_stops_nothing(rig, caplog):
+    class Wordy(ToyCore):
+        def _act(self, seq, message):
+            outputs = super()._act(seq, message)
+            too_long = "x" * 2**20
+            return [
+                *outputs,
+                NodeUp(node="Bad Name", gpus=0),
+                NodeUp(node="n", gpus=0, problem=too_long),
+            ]
+
+    rig.core_type = Wordy
+    async with rig.leading():
+        for _ in range(2):
+            await rig.submit()
+            await rig.settle()
+        assert rig.metric("unsayable_outputs") == 4
+    assert len(rig.decisions()) == 4
+    assert "decision left out" in caplog.text
+
+
+async def test_a_refused_view_stops_nothing(rig, caplog):
+    class NoRoom(FaultyBus):
+        async def kv_put(self, bucket, key, data):
+            raise BusError("too large")
+
+    async with rig.leading(NoRoom(rig.server)) as running:
+        await rig.submit()
+        await rig.settle()
+        assert not running.done()
+    assert "view dropped" in caplog.text
+
+
+async def test_a_stop_does_not_wait_for_views_that_cannot_be_written(rig, monkeypatch, caplog):
+    class NoViews(FaultyBus):
+        async def kv_put(self, bucket, key, data):
+            raise BusUnavailableError("no answer in time")
+
+    monkeypatch.setattr("scheduler_svc.term.PUT_ASIDE_S", 0.01)
+    async with rig.leading(NoViews(rig.server)):
+        await rig.submit()
+        await rig.settle()
+    assert "before the last views were written" in caplog.text
 
 
 async def test_a_job_request_that_is_no_job_is_rejected_with_its_reasons(rig):

@@ -258,6 +258,19 @@ async def test_a_damaged_snapshot_gives_way_to_an_older_one(rig, caplog, damage)
     assert len(job_decisions(rig)) == 10
 
 
+async def test_places_that_cannot_be_read_are_skipped(rig, caplog):
+    class NoObjects(MemoryBus):
+        async def object_get(self, bucket, name):
+            raise BusUnavailableError("no answer in time")
+
+    await several_snapshots(rig, 1)
+    (rig.state_dir / "snapshots" / f"snapshot-{9:020d}.bin").mkdir()
+    caplog.set_level(logging.INFO)
+    async with rig.leading(NoObjects(rig.server)):
+        pass
+    assert [r.snapshot for r in caplog.records if r.message == "recovered"] == [1]
+
+
 async def test_without_local_files_the_bucket_is_used(rig, caplog):
     await several_snapshots(rig)
     for path in snapshot_files(rig):
@@ -292,6 +305,23 @@ async def test_inputs_that_are_gone_without_a_snapshot_stop_the_start(rig):
     rig.server.streams[INPUT]._remove(1)
     with pytest.raises(RecoveryError, match="inputs 1 to 1 are gone"):
         await rig.service().run(None)
+
+
+async def test_numbers_of_inputs_the_server_lost_are_not_given_again(rig, caplog):
+    await rig.submit()
+    lost_seqs = [await rig.submit(), await rig.submit()]
+    await rig.killed()
+    inputs = rig.server.streams[INPUT]
+    for seq in lost_seqs:
+        inputs._remove(seq)
+    inputs._last_seq = lost_seqs[0] - 1
+    async with rig.leading():
+        assert "the input log lost its end" in caplog.text
+        assert rig.metric("divergences_total") == 4
+        new_seq = await rig.submit()
+        await rig.settle()
+    assert new_seq == lost_seqs[-1] + 1
+    assert rig.decisions()[-1].message_id == f"{new_seq}.1"
 
 
 async def test_inputs_purged_below_a_snapshot_are_not_missed(rig):
