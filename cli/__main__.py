@@ -1,0 +1,5 @@
+"""`python -P -m cli` is `tiresias`."""
+
+from cli.main import main
+
+main()
