@@ -11,7 +11,14 @@ from broker.schemas.fact import JobDemoted, RunRunning
 from broker.schemas.job import JobSpec, JobSubmitted
 from broker.schemas.node import GpuInfo, NodeJoined
 from broker.schemas.operator import ClockAdvanced, Settings
-from broker.schemas.run import RunExited, RunPrepared, RunStarted, StopReason, TaskExit
+from broker.schemas.run import (
+    InventoryReported,
+    RunExited,
+    RunPrepared,
+    RunStarted,
+    StopReason,
+    TaskExit,
+)
 from scheduler_svc.core.scheduler import Scheduler
 
 PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "2das.md"
@@ -36,6 +43,7 @@ class Cluster:
         self.specs: dict[int, PrepareRun] = {}
         gpus = tuple(GpuInfo(gpu_id=f"GPU-{i}", index=i) for i in range(4))
         self.say(NodeJoined(node="n1", boot_id="b", host="127.0.0.1", gpus=gpus))
+        self.say(InventoryReported(node="n1", boot_id="b"))
 
     @property
     def minute(self) -> int:
