@@ -109,13 +109,16 @@ class Probe:
         """Read every GPU; one that does not answer does not disturb the others."""
         return tuple(self._reading(gpu_id, handle) for gpu_id, handle in self._handles.items())
 
-    def watch(self, tell: Callable[[GpuEvent], None], stop: threading.Event) -> None:
-        """Tell each XID error until ``stop``; return at once if the driver has no events."""
+    def subscribe(self) -> Any:
+        """Let the driver keep XID errors from now on; None if it has no events."""
         events = optional(pynvml.nvmlEventSetCreate)
-        if events is None:
-            return
-        for handle in self._handles.values():
-            _register(handle, events)
+        if events is not None:
+            for handle in self._handles.values():
+                _register(handle, events)
+        return events
+
+    def watch(self, events: Any, tell: Callable[[GpuEvent], None], stop: threading.Event) -> None:
+        """Tell each XID error until ``stop``, or until the driver has no more."""
         while not stop.is_set():
             try:
                 data = pynvml.nvmlEventSetWait_v2(events, EVENT_WAIT_MS)
@@ -284,8 +287,9 @@ class Talk:
             for line in self._questions:
                 if isinstance(QUESTIONS.decode(line), AskInventory):
                     probe = probe or Probe()
-                    self.say(Inventory(probe.inventory()))
+                    inventory = probe.inventory()
                     watcher = watcher or self._started_watcher(probe, stop)
+                    self.say(Inventory(inventory))
                 elif probe is not None:
                     self.say(Sample(probe.sample()))
         except pynvml.NVMLError as error:
@@ -295,11 +299,14 @@ class Talk:
             if watcher is not None:
                 watcher.join(2 * EVENT_WAIT_MS / 1000)
 
-    def _started_watcher(self, probe: Probe, stop: threading.Event) -> threading.Thread:
+    def _started_watcher(self, probe: Probe, stop: threading.Event) -> threading.Thread | None:
         def tell(event: GpuEvent) -> None:
             self.say(Event(event))
 
-        watcher = threading.Thread(target=probe.watch, args=(tell, stop), daemon=True)
+        events = probe.subscribe()
+        if events is None:
+            return None
+        watcher = threading.Thread(target=probe.watch, args=(events, tell, stop), daemon=True)
         watcher.start()
         return watcher
 

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import socket
 import sys
 from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
@@ -103,6 +104,23 @@ async def test_it_joins_beats_and_leaves_with_code_zero(cluster) -> None:
     assert (await cluster.ends(process))[0] == 0
     assert isinstance((await cluster.inputs(2))[1], NodeLeft)
     assert not (cluster.folder / "run" / "job.sock").exists()
+
+
+async def test_metrics_are_served_on_the_loopback(cluster) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    await cluster.agent("--gpus", "1", "--metrics-port", str(port))
+    await cluster.inputs(1)
+    for _ in range(500):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /metrics HTTP/1.0\r\n\r\n")
+        page = (await reader.read()).decode()
+        writer.close()
+        if 'tiresias_gpu_healthy{gpu="SIM-n1-0",node="n1"} 1.0' in page:
+            break
+        await asyncio.sleep(0.01)
+    assert 'tiresias_gpu_healthy{gpu="SIM-n1-0",node="n1"} 1.0' in page
+    assert 'tiresias_heartbeats_sent_total{node="n1"}' in page
 
 
 async def test_a_second_agent_on_the_same_folder_ends_and_says_why(cluster) -> None:

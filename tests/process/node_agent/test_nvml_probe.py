@@ -68,6 +68,13 @@ async def test_the_inventory_has_identity_memory_and_neighbourhood(nvml, probe) 
     assert gpus[2].nvlink_peers == (IDS[3],)
 
 
+async def test_a_gpu_in_mig_mode_is_found_and_not_offered(nvml, probe) -> None:
+    nvml.set(gpu0_mig=1, gpu1_mig=0)
+    offer = inventory.described(await probe.inventory())
+    assert [gpu.gpu_id for gpu in offer.gpus] == IDS[1:]
+    assert "MIG" in offer.problem
+
+
 async def test_a_sample_has_every_number_and_all_processes(nvml, probe) -> None:
     nvml.set(
         gpu1_utilisation=87, gpu1_used=4096, gpu1_temperature=66, gpu1_power=350_000,

@@ -7,6 +7,7 @@ from broker.schemas.node import GpuFaultReason, GpuHealthChanged, NodeJoined, No
 from broker.schemas.run import RunCheckpointed, RunResumed
 from node_agent import state_file
 from node_agent.core.readings import GpuEvent
+from node_agent.simulated_gpus import SimulatedGpus
 from tests.unit.node_agent.support import until
 
 
@@ -198,6 +199,43 @@ async def test_an_unreadable_state_file_offers_nothing_and_says_how_to_go_on(wor
     path.unlink()
     await world.look(2)
     assert len(world.inputs(NodeJoined)[-1].gpus) == 4
+    await world.stop()
+
+
+async def test_a_full_disk_hides_no_fault_and_is_tried_again(world, monkeypatch) -> None:
+    def full(path, state) -> None:
+        raise OSError(28, "No space left on device")
+
+    world.start()
+    await world.look(2)
+    with monkeypatch.context() as broken:
+        broken.setattr(state_file, "save", full)
+        world.gpus.events.append(GpuEvent(gpu_id="GPU-1", xid=95))
+        await world.look(2)
+    assert health(world) == [("GPU-1", GpuFaultReason.ECC)]
+    path = world.folder / "state" / "gpus.json"
+    assert state_file.load(path).faults == {}
+    await world.look()
+    assert list(state_file.load(path).faults) == ["GPU-1"]
+    await world.stop()
+
+
+async def test_declared_gpus_join_with_stable_names_and_no_numbers(world) -> None:
+    world.gpus = SimulatedGpus("n1", 2)
+    world.start()
+    await world.look(2)
+    (joined,) = world.inputs(NodeJoined)
+    assert [(gpu.gpu_id, gpu.simulated) for gpu in joined.gpus] == [
+        ("SIM-n1-0", True),
+        ("SIM-n1-1", True),
+    ]
+    assert [sample.utilisation_percent for sample in world.telemetry[-1].gpus] == [None, None]
+    await world.stop()
+    world.gpus = SimulatedGpus("n1", 1)
+    world.start()
+    await world.look(4)
+    assert len(world.inputs(NodeJoined)[-1].gpus) == 1
+    assert health(world) == []
     await world.stop()
 
 
