@@ -35,7 +35,7 @@ class SchedulerMetrics:
     def _make_flow_metrics(self) -> None:
         self.inputs = self._counter("inputs", "inputs handled", "type")
         self.outputs = self._counter("outputs", "decisions stored", "type")
-        self.dead_letters = self._counter("dead_letters", "inputs put aside", "kind")
+        self.dead_letters = self._counter("dead_letters", "unreadable inputs put aside")
         self.divergences = self._counter("divergences", "recorded decisions not decided again")
         self.step_downs = self._counter("step_downs", "ends of leadership on an error", "reason")
         self.decision_seconds = self._histogram(

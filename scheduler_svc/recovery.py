@@ -1,7 +1,8 @@
 """From stored logs back to a leading core, with nothing lost and nothing said twice.
 
 1. The newest readable snapshot that belongs to this log, or an empty core.
-2. The decisions recorded since, by id; then the inputs since, folded.
+2. The decisions recorded since, by id; then the inputs since, folded. Where the core fails, an
+   older snapshot may do; where it fails from every start, the input is put aside for good.
 3. Leadership is claimed: nobody else appends from here on. Step 2 again for what came meanwhile.
 4. Outputs of the fold that are not recorded are left for the new leader to append: an earlier one
    died between deciding and recording.
@@ -10,9 +11,8 @@ A recorded decision that the fold does not give, or gives differently, is a dive
 counted and logged, and the fold goes on, for the launchers' inventory sets nodes right.
 """
 
-import hashlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Protocol
 
@@ -20,14 +20,14 @@ import msgspec
 
 from broker import codec, subjects
 from broker.bus import Bus, StoredMessage, StreamState
-from broker.errors import CodecError, TiresiasError
+from broker.errors import TiresiasError
 from broker.schemas.base import Output
-from broker.schemas.command import Command
 from broker.schemas.operator import ClockAdvanced
 from broker.topology import DECISIONS, INPUT
 from scheduler_svc import dead_letters
 from scheduler_svc.dead_letters import DeadLetter
-from scheduler_svc.fold import Core, Fold, View, view_key
+from scheduler_svc.fold import Core, CoreFailedError, Fold, View, view_key
+from scheduler_svc.recorded import Recorded
 from scheduler_svc.snapshots import Snapshot
 
 MAX_CORE_FAILURES = 16
@@ -65,73 +65,24 @@ class Recovered(msgspec.Struct):
     divergences: int
 
 
-class _Recorded:
-    """The decisions in the log since the snapshot: output id -> digest of the content."""
+class _Start(msgspec.Struct):
+    """Where a fold may begin; all decisions up to ``decision_seq`` are in it."""
 
-    def __init__(self, bus: Bus, *, after_seq: int, after_cause_seq: int) -> None:
-        self._bus = bus
-        self._seq = after_seq
-        self._after_cause_seq = after_cause_seq
-        self._digests: dict[str, bytes] = {}
-        self.last_cause_seq = after_cause_seq
-        self.divergences = 0
-
-    async def read_to(self, last_seq: int) -> None:
-        if last_seq <= self._seq:
-            return
-        decisions = self._bus.read_until(DECISIONS, from_seq=self._seq + 1, last_seq=last_seq)
-        async with aclosing(decisions) as found:
-            async for stored in found:
-                if stored.subject != subjects.LEADER:
-                    self._note(stored)
-        self._seq = last_seq
-
-    def _note(self, stored: StoredMessage) -> None:
-        try:
-            output = codec.decode_output(stored.subject, stored.data)
-        except CodecError as error:
-            _log.error("recorded decision is unreadable", extra={"problem": str(error)})
-            self._digests[stored.message_id] = b""
-            return
-        if output.cause_seq <= self._after_cause_seq:
-            return
-        if output.output_id in self._digests:
-            self._diverged("is recorded twice", output.output_id)
-        self._digests[output.output_id] = _digest(output)
-        self.last_cause_seq = max(self.last_cause_seq, output.cause_seq)
-
-    def take(self, output: Output) -> bool:
-        """Return whether ``output`` is recorded; one that differs counts as divergent."""
-        digest = self._digests.pop(output.output_id, None)
-        if digest is not None and digest != _digest(output):
-            self._diverged("differs from what is recorded", output.output_id)
-        return digest is not None
-
-    def close(self) -> None:
-        """Count what the fold did not give."""
-        for output_id in self._digests:
-            self._diverged("is recorded and was not decided again", output_id)
-
-    def _diverged(self, how: str, output_id: str) -> None:
-        self.divergences += 1
-        _log.error("divergence: a decision %s", how, extra={"output": output_id})
-
-
-def _digest(output: Output) -> bytes:
-    """Hash an output without its epoch, which names the leader and not the decision."""
-    if isinstance(output, Command):
-        output = msgspec.structs.replace(output, epoch=0)
-    return hashlib.blake2b(codec.encode(output), digest_size=16).digest()
+    fold: Fold
+    decision_seq: int = 0
 
 
 class _Replay:
     """The fold of a recovery, with everything it leaves to be written."""
 
-    def __init__(self, bus: Bus, fold: Fold, recorded: _Recorded, left_out: frozenset[int]) -> None:
+    def __init__(self, bus: Bus, start: _Start, left_out: frozenset[int]) -> None:
         self._bus = bus
         self._left_out = left_out
-        self.fold = fold
-        self.recorded = recorded
+        self.snapshot_seq = start.fold.input_seq
+        self.fold = start.fold
+        self.recorded = Recorded(
+            bus, after_seq=start.decision_seq, after_cause_seq=self.snapshot_seq
+        )
         self.missing: list[Output] = []
         self.unreadable: list[DeadLetter] = []
         self.views: dict[tuple[str, str], View] = {}
@@ -164,15 +115,13 @@ async def recover(
 ) -> Recovered:
     """Rebuild the state and claim leadership; ``snapshots`` come newest first.
 
-    Raises `RecoveryError`, `CoreFailedError`, `FencedError` when somebody else claimed meanwhile,
-    and `BusError`.
+    Raises `RecoveryError`, `CoreFailedError` (start again: the input is left out then),
+    `FencedError` when somebody else claimed meanwhile, and `BusError`.
     """
     inputs, decisions = await bus.stream_state(INPUT), await bus.stream_state(DECISIONS)
-    fold, decision_seq = await _start(bus, snapshots, inputs, decisions, core_type)
-    snapshot_seq = fold.input_seq
-    recorded = _Recorded(bus, after_seq=decision_seq, after_cause_seq=snapshot_seq)
-    replay = _Replay(bus, fold, recorded, await _left_out(bus, snapshot_seq))
-    await replay.catch_up(decisions.last_seq)
+    starts = _starts(bus, snapshots, inputs, decisions, core_type)
+    replay = await _first_replay(bus, starts, decisions.last_seq)
+    fold, recorded = replay.fold, replay.recorded
     epoch = await claim(recorded.last_cause_seq)
     await replay.catch_up(epoch)
     if fold.input_seq < recorded.last_cause_seq:
@@ -183,7 +132,7 @@ async def recover(
     buried_seq = await dead_letters.last_unreadable_seq(bus)
     return Recovered(
         fold=fold,
-        snapshot_seq=snapshot_seq,
+        snapshot_seq=replay.snapshot_seq,
         epoch=epoch,
         missing=replay.missing,
         unreadable=[letter for letter in replay.unreadable if letter.input_seq > buried_seq],
@@ -192,27 +141,79 @@ async def recover(
     )
 
 
-async def _start(
+async def _first_replay(bus: Bus, starts: AsyncIterator[_Start], decisions_to: int) -> _Replay:
+    """Fold from the newest start from which the core does not fail."""
+    left_out = await dead_letters.seqs_the_core_failed_on(bus)
+    failure: CoreFailedError | None = None
+    async for start in starts:
+        if failure is None:
+            _check_failures(left_out, start.fold.input_seq)
+        replay = _Replay(bus, start, left_out)
+        try:
+            await replay.catch_up(decisions_to)
+        except CoreFailedError as error:
+            _log.exception("fold failed", extra={"start": replay.snapshot_seq})
+            failure = error
+        else:
+            return replay
+    if failure is None:
+        raise RecoveryError(
+            f"the first inputs are gone from {INPUT} and no snapshot covers them: put a snapshot"
+            " file back into the state folder"
+        )
+    await dead_letters.bury(bus, dead_letters.CORE_FAILED, failure.letter)
+    raise failure
+
+
+def _check_failures(left_out: frozenset[int], after_seq: int) -> None:
+    count = sum(seq > after_seq for seq in left_out)
+    if count > MAX_CORE_FAILURES:
+        raise RecoveryError(
+            f"the core failed on {count} inputs since input {after_seq}, more than"
+            f" {MAX_CORE_FAILURES}: read {dead_letters.CORE_FAILED}, then run a mended version"
+        )
+
+
+async def _starts(
     bus: Bus,
     snapshots: list[Snapshot],
     inputs: StreamState,
     decisions: StreamState,
     core_type: CoreType,
-) -> tuple[Fold, int]:
-    """Return the fold to begin with, and the decision up to which everything is in it."""
-    fold, decision_seq = Fold(core_type()), 0
+) -> AsyncIterator[_Start]:
+    """Yield where a fold may begin: usable snapshots, then an empty core if no input is gone."""
     for snapshot in snapshots:
-        core = await _restored(bus, snapshot, inputs, decisions, core_type)
-        if core is not None:
+        problem = await _mismatch(bus, snapshot, inputs, decisions)
+        try:
+            core = None if problem else core_type.restore(snapshot.core)
+        except Exception as error:  # noqa: BLE001 (whatever is wrong with it, an older one may do)
+            core, problem = None, f"{type(error).__name__}: {error}"
+        if core is None:
+            extra = {"input": snapshot.input_seq, "problem": problem}
+            _log.warning("snapshot skipped", extra=extra)
+        else:
             fold = Fold(core, input_seq=snapshot.input_seq, input_at_ms=snapshot.input_at_ms)
-            decision_seq = snapshot.decision_seq
-            break
-    if inputs.first_seq > fold.input_seq + 1:
-        raise RecoveryError(
-            f"inputs {fold.input_seq + 1} to {inputs.first_seq - 1} are gone from {INPUT} and no"
-            " snapshot covers them: put a snapshot file back into the state folder"
-        )
-    return fold, decision_seq
+            yield _Start(fold, snapshot.decision_seq)
+    if inputs.first_seq <= 1:
+        yield _Start(Fold(core_type()))
+
+
+async def _mismatch(
+    bus: Bus, snapshot: Snapshot, inputs: StreamState, decisions: StreamState
+) -> str:
+    """Return why a snapshot does not fit the logs, or nothing.
+
+    The log's time of its last input tells a log that was started anew; where that input is purged
+    it is taken on trust.
+    """
+    seq = snapshot.input_seq
+    if seq > inputs.last_seq or snapshot.decision_seq > decisions.last_seq:
+        return "it is ahead of the log"
+    if seq < inputs.first_seq:
+        return "" if seq == inputs.first_seq - 1 else "inputs behind it are gone"
+    async with aclosing(bus.read_until(INPUT, from_seq=seq, last_seq=seq)) as found:
+        times_ms = [stored.at_ms async for stored in found]
+    return "" if times_ms == [snapshot.input_at_ms] else "it is of another log"
 
 
 async def _fill_up(bus: Bus, last_seq: int, lost_to_seq: int, epoch: int) -> None:
@@ -225,45 +226,3 @@ async def _fill_up(bus: Bus, last_seq: int, lost_to_seq: int, epoch: int) -> Non
         message_id = f"lost/{epoch}/{last_seq}"
         stored = await bus.append(_CLOCK, codec.encode(ClockAdvanced()), message_id=message_id)
         last_seq = stored.seq
-
-
-async def _left_out(bus: Bus, after_seq: int) -> frozenset[int]:
-    failed = await dead_letters.seqs_the_core_failed_on(bus)
-    left_out = frozenset(seq for seq in failed if seq > after_seq)
-    if len(left_out) > MAX_CORE_FAILURES:
-        raise RecoveryError(
-            f"the core failed on {len(left_out)} inputs since input {after_seq}, more than"
-            f" {MAX_CORE_FAILURES}: read {dead_letters.CORE_FAILED}, then run a mended version"
-        )
-    return left_out
-
-
-async def _restored(
-    bus: Bus,
-    snapshot: Snapshot,
-    inputs: StreamState,
-    decisions: StreamState,
-    core_type: CoreType,
-) -> Core | None:
-    """Return the core of a snapshot, or None (with a warning) when it cannot be used."""
-    problem = ""
-    if snapshot.input_seq > inputs.last_seq or snapshot.decision_seq > decisions.last_seq:
-        problem = "it is ahead of the log"
-    elif not await _is_of_this_log(bus, snapshot, inputs):
-        problem = "it is of another log"
-    else:
-        try:
-            return core_type.restore(snapshot.core)
-        except Exception as error:  # noqa: BLE001 (whatever is wrong with it, an older one may do)
-            problem = f"{type(error).__name__}: {error}"
-    _log.warning("snapshot skipped", extra={"input": snapshot.input_seq, "problem": problem})
-    return None
-
-
-async def _is_of_this_log(bus: Bus, snapshot: Snapshot, inputs: StreamState) -> bool:
-    """Compare the log's time of the snapshot's last input; a purged one is taken on trust."""
-    seq = snapshot.input_seq
-    if seq < inputs.first_seq:
-        return True
-    async with aclosing(bus.read_until(INPUT, from_seq=seq, last_seq=seq)) as found:
-        return [stored.at_ms async for stored in found] == [snapshot.input_at_ms]

@@ -14,12 +14,10 @@ from broker import codec
 from broker.bus import Bus
 from broker.clock import Clock
 from broker.schemas.operator import LeaderRecord
-from scheduler_svc import dead_letters
 from scheduler_svc.config import SchedulerConfig
 from scheduler_svc.core.scheduler import Scheduler
-from scheduler_svc.fold import CoreFailedError
 from scheduler_svc.metrics import SchedulerMetrics
-from scheduler_svc.recovery import CoreType, Recovered, recover
+from scheduler_svc.recovery import CoreType, recover
 from scheduler_svc.snapshots import SnapshotStore
 from scheduler_svc.term import Term
 
@@ -48,7 +46,9 @@ class SchedulerService:
     async def run(self, stop: asyncio.Event) -> None:
         """Lead until ``stop`` is set. Raises what `recover` and `Term.lead` raise."""
         began_ms = self._clock.monotonic_ms()
-        recovered = await self._recover()
+        recovered = await recover(
+            self._bus, await self._store.load(), core_type=self._core_type, claim=self._claim
+        )
         self._metrics.divergences.inc(recovered.divergences)
         _log.info(
             "recovered",
@@ -70,15 +70,6 @@ class SchedulerService:
             metrics=self._metrics,
         )
         await term.lead(stop)
-
-    async def _recover(self) -> Recovered:
-        try:
-            return await recover(
-                self._bus, await self._store.load(), core_type=self._core_type, claim=self._claim
-            )
-        except CoreFailedError as error:
-            await dead_letters.bury(self._bus, dead_letters.CORE_FAILED, error.letter)
-            raise
 
     async def _claim(self, decided_seq: int) -> int:
         record = LeaderRecord(

@@ -78,7 +78,7 @@ class SnapshotStore:
             snapshot = await self._load_object(name)
             if snapshot is not None:
                 self._slots[name] = snapshot.input_seq
-                found.append(snapshot)
+                found += [snapshot] if snapshot not in found else []
         return sorted(found, key=lambda snapshot: -snapshot.input_seq)
 
     async def _load_object(self, name: str) -> Snapshot | None:

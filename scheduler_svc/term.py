@@ -24,7 +24,7 @@ from scheduler_svc.config import SchedulerConfig
 from scheduler_svc.dead_letters import DeadLetter
 from scheduler_svc.decision_log import WINDOW, DecisionLog
 from scheduler_svc.explain import Explainer
-from scheduler_svc.fold import CoreFailedError, View
+from scheduler_svc.fold import View
 from scheduler_svc.inbox import Inbox
 from scheduler_svc.metrics import SchedulerMetrics
 from scheduler_svc.node_watch import NodeWatch
@@ -98,9 +98,9 @@ class Term:
     async def lead(self, stop: asyncio.Event) -> None:
         """Finish what an earlier leader left, then lead until ``stop`` is set.
 
-        Raises `FencedError` or another `BusError` when an append fails (also in an exception
-        group): leadership is over, and what is stored is found by the next recovery. Raises
-        `CoreFailedError` when the core does.
+        Raises `FencedError` or another `BusError` when an append fails: leadership is over, and the
+        next recovery finds what is stored. Raises `CoreFailedError` when the core does: the next
+        recovery finds out whether the input or the state is to blame.
         """
         batch = Batch(
             outputs=self._recovered.missing,
@@ -128,7 +128,7 @@ class Term:
                 "leading", extra={"epoch": self._decisions.epoch, "input": self._position.seq}
             )
             while (stored := await self._inbox.next()) is not None:
-                await self._store(await self._handle_batch(stored))
+                await self._store(self._handle_batch(stored))
             await self._put_aside()
         finally:
             for subscription in subscriptions:
@@ -145,18 +145,13 @@ class Term:
                 message_id=f"settings/{self._decisions.epoch}",
             )
 
-    async def _handle_batch(self, first: StoredMessage) -> Batch:
+    def _handle_batch(self, first: StoredMessage) -> Batch:
         """Handle an input and those that wait behind it, one by one."""
         batch = Batch()
         began_s = now_s = time.perf_counter()
         stored: StoredMessage | None = first
         while stored is not None:
-            try:
-                step = self._fold.step(stored)
-            except CoreFailedError as error:
-                self._metrics.dead_letters.labels("core").inc()
-                await dead_letters.bury(self._bus, dead_letters.CORE_FAILED, error.letter)
-                raise
+            step = self._fold.step(stored)
             before_s, now_s = now_s, time.perf_counter()
             self._metrics.handled(step, now_s - before_s)
             batch.input_times_ms.append(stored.at_ms)
@@ -188,7 +183,7 @@ class Term:
         self._snapshotter.look(self._fold, self._decisions.last_seq)
 
     async def _bury(self, letter: DeadLetter) -> None:
-        self._metrics.dead_letters.labels("input").inc()
+        self._metrics.dead_letters.inc()
         _log.warning(
             "input put aside", extra={"input": letter.input_seq, "problem": letter.error[:500]}
         )

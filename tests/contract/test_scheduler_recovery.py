@@ -67,9 +67,16 @@ class Mesh:
 
     @asynccontextmanager
     async def leading(self):
-        stop = asyncio.Event()
+        """Run a service for the block, which begins when it leads."""
+        stop, leads = asyncio.Event(), asyncio.Event()
+
+        async def on_inventory(_):
+            leads.set()
+
+        await self.client.subscribe(subjects.INVENTORY, on_inventory)
         async with self.bus("scheduler") as bus, asyncio.TaskGroup() as group:
             task = group.create_task(self.service(bus).run(stop))
+            await asyncio.wait_for(leads.wait(), 30)
             yield task
             stop.set()
 
@@ -97,14 +104,6 @@ class Mesh:
                 if len(ids) == count:
                     break
         return await self.decision_ids()
-
-    async def terms_begun(self, count: int) -> None:
-        read = self.client.read(DECISIONS, from_seq=1, subject=subjects.LEADER)
-        async with asyncio.timeout(30), aclosing(read) as found:
-            async for _ in found:
-                count -= 1
-                if count == 0:
-                    return
 
 
 def is_of_submission(message) -> bool:
@@ -156,7 +155,6 @@ async def test_the_server_refuses_the_older_leader(mesh):
         seqs = [await mesh.submit("first")]
         await mesh.decided(2)
         async with mesh.leading():
-            await mesh.terms_begun(2)
             seqs.append(await mesh.submit("second"))
             assert await mesh.decided(4) == ids_of(seqs)
             with pytest.raises(FencedError):

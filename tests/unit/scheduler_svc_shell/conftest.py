@@ -1,3 +1,5 @@
+"""One rig for each test."""
+
 import pytest
 
 from tests.unit.scheduler_svc_shell.rig import Rig
