@@ -16,6 +16,7 @@ from broker import subjects
 from broker.bus import Bus
 from broker.clock import Clock
 from broker.codec import encode
+from broker.errors import BusError
 from broker.runtime import Supervisor
 from broker.schemas.node import GpuSample, Heartbeat, NodeLeft, Telemetry
 from broker.schemas.run import RunCheckpointed
@@ -131,7 +132,10 @@ class NodeAgent:
             memory_used_bytes=psutil.virtual_memory().used,
             stale_since_ms=self._fresh_at_ms if readings is None else None,
         )
-        await self._bus.publish(subjects.telemetry(self._node), encode(telemetry))
+        try:
+            await self._bus.publish(subjects.telemetry(self._node), encode(telemetry))
+        except BusError as error:  # jobs fill it, so it may be larger than the server takes
+            logger.warning("telemetry not sent: %s", error)
         self._metrics.sampled(samples)
         self._metrics.counted(self._source.restarts, self._jobs.unknown_lines)
         if self._watch.health is not None:

@@ -6,7 +6,8 @@ tensors become inputs only from rank 0 or the chief. A type of the future is cou
 a line that breaks the rules raises `MalformedLineError` and costs the job its connection.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Annotated, TypeVar
 
 import msgspec
@@ -21,7 +22,9 @@ MAX_LINE_BYTES = 1024 * 1024
 SAVE_PERIOD_MS = 10_000
 FORGET_AFTER_MS = 60_000
 MAX_ASKED_SAVES = 16
-MAX_RUNS = 1024
+MAX_RUNS = 256
+MAX_METRICS = 32
+MAX_METRIC_NAME = 64
 
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 T = TypeVar("T", bound=msgspec.Struct)
@@ -45,13 +48,11 @@ class Hello(msgspec.Struct, frozen=True):
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """A step is done. A metric without a number is left out."""
+    """A step is done. Of the metrics only the first few that are numbers are kept."""
 
     step: Count
     total_steps: Count | None = None
-    metrics: Annotated[
-        dict[Annotated[str, Meta(max_length=64)], float | None], Meta(max_length=32)
-    ] = {}
+    metrics: dict[str, float | None] = {}
 
 
 class Tensors(msgspec.Struct, frozen=True):
@@ -126,7 +127,7 @@ class JobBook:
         except InvalidIdError as error:
             raise MalformedLineError(str(error)) from error
         if hello.run_id not in self._runs and len(self._runs) >= MAX_RUNS:
-            raise MalformedLineError(f"more than {MAX_RUNS} runs speak on this node")
+            self._forget_oldest()
         self._runs.setdefault(hello.run_id, _Run()).connections += 1
         return hello
 
@@ -162,6 +163,13 @@ class JobBook:
         }
         return tuple(run.progress for run in self._runs.values() if run.progress)
 
+    def _forget_oldest(self) -> None:
+        """Make room for one run more: a burst of short jobs must not shut out the next one."""
+        closed = [run_id for run_id, run in self._runs.items() if not run.connections]
+        if not closed:
+            raise MalformedLineError(f"more than {MAX_RUNS} runs speak on this node")
+        del self._runs[min(closed, key=lambda run_id: self._runs[run_id].closed_at_ms)]
+
     def _saved(self, run: _Run, run_id: str, saved: Saved, monotonic_ms: int) -> Outgoing | None:
         if saved.asked:
             if run.asked_saves >= MAX_ASKED_SAVES:
@@ -194,9 +202,15 @@ def _keep_progress(run: _Run, hello: Hello, said: Progress, now_ms: int) -> None
         run_id=hello.run_id,
         step=said.step,
         total_steps=said.total_steps,
-        metrics={name: value for name, value in said.metrics.items() if value is not None},
+        metrics=dict(islice(_numbers(said), MAX_METRICS)),
         at_ms=now_ms,
     )
+
+
+def _numbers(said: Progress) -> Iterator[tuple[str, float]]:
+    for name, value in said.metrics.items():
+        if value is not None and len(name) <= MAX_METRIC_NAME:
+            yield name, value
 
 
 def _type_of(line: bytes) -> str:

@@ -64,7 +64,6 @@ def test_a_connection_must_start_with_a_valid_hello(book, first) -> None:
         line("progress"),
         line("progress", step=-1),
         line("progress", step=1, metrics={"loss": "low"}),
-        line("progress", step=1, metrics={str(n): 1.0 for n in range(33)}),
         line("saved", step=1, path="x" * 4097),
         line("tensors", tensor_bytes=[-1]),
         line("resumed", step=2**63),
@@ -148,9 +147,28 @@ def test_a_run_is_forgotten_a_minute_after_its_last_connection(book) -> None:
     assert book.progress(560_000) == ()
 
 
+def test_too_many_or_too_long_metrics_are_cut_not_refused(book) -> None:
+    metrics = {"x" * 65: 1.0, "none": None} | {str(n): float(n) for n in range(40)}
+    Job(book).say("progress", step=1, metrics=metrics)
+    (progress,) = book.progress(0)
+    assert list(progress.metrics) == [str(n) for n in range(32)]
+
+
 def test_the_number_of_runs_is_bounded(book, monkeypatch) -> None:
-    monkeypatch.setattr(job_reports, "MAX_RUNS", 1)
+    monkeypatch.setattr(job_reports, "MAX_RUNS", 2)
     Job(book)
+    Job(book, run_id="8-1")
     Job(book, task="worker-1", rank=1)
-    with pytest.raises(MalformedLineError, match="more than 1 runs"):
-        Job(book, run_id="8-1")
+    with pytest.raises(MalformedLineError, match="more than 2 runs"):
+        Job(book, run_id="9-1")
+
+
+def test_a_new_run_takes_the_place_of_the_one_closed_longest_ago(book, monkeypatch) -> None:
+    monkeypatch.setattr(job_reports, "MAX_RUNS", 3)
+    jobs = [Job(book, run_id=f"{n}-1") for n in (1, 2, 3)]
+    for job in jobs:
+        job.say("progress", step=1)
+    book.close(jobs[2].who, 10)
+    book.close(jobs[1].who, 20)
+    Job(book, run_id="4-1").say("progress", step=1)
+    assert [progress.run_id for progress in book.progress(30)] == ["1-1", "2-1", "4-1"]

@@ -3,6 +3,7 @@
 import asyncio
 import json
 
+from broker.errors import BusError
 from broker.schemas.node import GpuFaultReason, GpuHealthChanged, NodeJoined, NodeLeft
 from broker.schemas.run import RunCheckpointed, RunResumed
 from node_agent import state_file
@@ -199,6 +200,23 @@ async def test_an_unreadable_state_file_offers_nothing_and_says_how_to_go_on(wor
     path.unlink()
     await world.look(2)
     assert len(world.inputs(NodeJoined)[-1].gpus) == 4
+    await world.stop()
+
+
+async def test_telemetry_that_the_server_refuses_stops_nothing(world, monkeypatch) -> None:
+    world.start()
+    await world.look()
+    publish = world.bus.publish
+
+    async def refuse(subject, data) -> None:
+        if ".tel." in subject:
+            raise BusError("message is too large")
+        await publish(subject, data)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(world.bus, "publish", refuse)
+        await world.clock.advance_ms(5_000)
+    await world.look()
     await world.stop()
 
 
