@@ -36,6 +36,7 @@ from broker.schemas.node import (
 from broker.schemas.operator import ClockAdvanced, PackLimitChanged, SettingsChanged, SkewMeasured
 from broker.schemas.run import (
     InventoryReported,
+    LauncherLeft,
     RunCheckpointed,
     RunExited,
     RunPrepared,
@@ -58,6 +59,7 @@ NodeInput = (
     | RunCheckpointed
     | RunResumed
     | InventoryReported
+    | LauncherLeft
     | TensorsObserved
 )
 JobRequest = JobCancelRequested | JobHoldRequested | JobReleaseRequested

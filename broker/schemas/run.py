@@ -145,6 +145,12 @@ class InventoryReported(Input, frozen=True, kw_only=True, tag="run.inventory_rep
     runs: tuple[RunReport, ...] = ()
 
 
+class LauncherLeft(Input, frozen=True, kw_only=True, tag="run.launcher_left"):
+    """The launcher stops on purpose: start nothing on its node until it reports again."""
+
+    node: str
+
+
 class TensorsObserved(Input, frozen=True, kw_only=True, tag="run.tensors_observed"):
     """Sizes of the trainable tensors as the job's own callback lists them."""
 

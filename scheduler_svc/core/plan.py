@@ -1,0 +1,353 @@
+"""One pass: who gets GPUs, who gives them up, who is promised them, and why the others wait.
+
+Jobs are walked in the policy's order with a counter of healthy GPUs, all or nothing. Those that
+fit are placed in that order: on idle GPUs, on GPUs being released, then on those of running jobs
+of lower priority, as few and as low as will do. Nobody is preempted for a job that cannot be
+placed. GPUs that are still another's are *claimed*: held for the job they were taken for. A pass
+changes no owner; it returns what its caller shall do, and sets each job's claim and wait.
+"""
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from broker.ids import split_run_id
+from broker.schemas.operator import Settings
+from broker.schemas.views import WaitReason
+from scheduler_svc.core.cluster import Cluster
+from scheduler_svc.core.job import Job, Placement, Wait, gpus_of
+from scheduler_svc.core.placement.choose import Free, Shape, place, shape_of
+
+MAX_REWALKS = 32
+
+
+class Plan(msgspec.Struct):
+    """What a pass decided."""
+
+    starts: list[tuple[Job, Placement]]
+    preempts: list[tuple[Job, int | None]]
+    """(victim, the job its GPUs go to; None: it is held by its user)."""
+    exempt_victims: list[Job]
+    """Will be preempted when their least running time is over, if still wanted."""
+    changed: list[Job]
+    """Jobs that wait for another reason than before."""
+
+
+def make_plan(
+    order: Iterable[Job],
+    cluster: Cluster,
+    settings: Settings,
+    now_ms: int,
+    *,
+    is_preemptive: bool,
+    blocks_behind_head: bool,
+) -> Plan:
+    """Run one pass over the active jobs, highest priority first."""
+    jobs = list(order)
+    unplaceable: set[int] = set()
+    for _ in range(MAX_REWALKS):
+        attempt = _Pass(jobs, cluster, settings, now_ms, unplaceable, is_preemptive=is_preemptive)
+        attempt.walk(blocks_behind_head=blocks_behind_head)
+        newly_unplaceable = attempt.place_selected()
+        if newly_unplaceable is None:
+            break
+        unplaceable.add(newly_unplaceable.job_id)
+    return attempt.commit()
+
+
+class _Pass:
+    """One walk and its placements, kept apart from the jobs until `commit`."""
+
+    def __init__(
+        self,
+        jobs: list[Job],
+        cluster: Cluster,
+        settings: Settings,
+        now_ms: int,
+        unplaceable: set[int],
+        *,
+        is_preemptive: bool,
+    ) -> None:
+        self._jobs = jobs
+        self._cluster = cluster
+        self._settings = settings
+        self._now_ms = now_ms
+        self._unplaceable = unplaceable
+        self._is_preemptive = is_preemptive
+        self._rank = {job.job_id: rank for rank, job in enumerate(jobs)}
+        self._selected: list[Job] = []
+        self._is_selected: set[int] = set()
+        self._waits: dict[int, Wait] = {}
+        self._claims: dict[int, Placement] = {}
+        self._starts: list[tuple[Job, Placement]] = []
+        self._evicted: dict[int, int | None] = {}
+        self._idle, self._soon = _free_gpus(cluster)
+        self._shapes: dict[int, Shape | None] = {}
+
+    def walk(self, *, blocks_behind_head: bool) -> None:
+        """Select by count. Where the highest waiting job found no place, hold nodes for it."""
+        left = self._cluster.obtainable_gpus() + _stranded_gpus(self._jobs, self._cluster)
+        is_blocked = False
+        for job in self._jobs:
+            if job.is_holding and not job.is_held:
+                if job.gpus <= left or not self._is_preemptive:
+                    left -= job.gpus
+                    self._select(job)
+                continue
+            wait = self._not_eligible(job)
+            if wait is None and not is_blocked and job.job_id in self._unplaceable:
+                wait = Wait(reason=WaitReason.FRAGMENTED, needed_gpus=job.gpus, free_gpus=left)
+                if job.job_id == min(self._unplaceable, key=self._rank.__getitem__):
+                    left -= self._hold_nodes(job)
+                    wait = Wait(reason=WaitReason.RESERVED, needed_gpus=job.gpus, free_gpus=left)
+            elif wait is None and (is_blocked or job.gpus > left):
+                wait = Wait(
+                    reason=WaitReason.RESOURCES, needed_gpus=job.gpus, free_gpus=max(left, 0)
+                )
+            if wait is None:
+                left -= job.gpus
+                self._select(job)
+                continue
+            self._waits[job.job_id] = wait
+            is_blocked = is_blocked or (blocks_behind_head and not job.is_held)
+
+    def place_selected(self) -> Job | None:
+        """Place the selected jobs in order; return the first that has no place, if any."""
+        for job in self._jobs:
+            if job.is_held and job.is_holding:
+                self._evict(job, None)
+        missed = None
+        for job in self._selected:
+            if not job.is_holding and not self._place(job):
+                self._waits[job.job_id] = Wait(reason=WaitReason.FRAGMENTED, needed_gpus=job.gpus)
+                missed = missed or job
+        return missed
+
+    def commit(self) -> Plan:
+        """Write claims and waits to the jobs; return what the caller shall do."""
+        starting = {job.job_id for job, _ in self._starts}
+        plan = Plan(self._starts, [], [], [])
+        for job in self._jobs:
+            job.claim = self._claims.get(job.job_id)
+            if job.job_id in self._evicted and job.exempt_until_ms > self._now_ms:
+                plan.exempt_victims.append(job)
+            elif job.job_id in self._evicted:
+                plan.preempts.append((job, self._evicted[job.job_id]))
+            is_served = job.job_id in starting or (
+                job.is_holding and job.job_id not in self._evicted
+            )
+            wait = None if is_served else self._waits.get(job.job_id)
+            if _kind(wait) != _kind(job.wait):
+                plan.changed.append(job)
+            job.wait = wait
+        return plan
+
+    def _select(self, job: Job) -> None:
+        self._selected.append(job)
+        self._is_selected.add(job.job_id)
+
+    def _shape(self, job: Job) -> Shape | None:
+        if job.job_id not in self._shapes:
+            self._shapes[job.job_id] = shape_of(job, self._settings, self._cluster)
+        return self._shapes[job.job_id]
+
+    def _not_eligible(self, job: Job) -> Wait | None:
+        """Why a job takes no part in this walk, whatever is free."""
+        if job.is_held:
+            return Wait(reason=WaitReason.HELD)
+        if job.backoff_until_ms > self._now_ms:
+            return Wait(reason=WaitReason.BACKOFF, until_ms=job.backoff_until_ms)
+        if self._shape(job) is not None:
+            return None
+        return Wait(
+            reason=self._never_reason(job),
+            needed_gpus=job.gpus,
+            free_gpus=self._cluster.usable_gpus(),
+        )
+
+    def _never_reason(self, job: Job) -> WaitReason:
+        if not self._cluster.nodes:
+            return WaitReason.NO_NODES
+        slots = sum(len(n.gpus) // job.gpus_per_worker for n in self._cluster.nodes.values())
+        fits_with_all = slots >= job.workers
+        return WaitReason.NODES_CORDONED if fits_with_all else WaitReason.NO_NODE_EVER_FITS
+
+    def _place(self, job: Job) -> bool:
+        """Find GPUs for one selected job: a start, or a claim; False if there are none."""
+        shape = self._shape(job)
+        assert shape is not None, job
+        strictness = (True,) if shape.is_consolidated and shape.is_required else (True, False)
+        if not shape.is_consolidated:
+            strictness = (False,)
+        for is_strict in strictness:
+            placement = place(job, shape, self._idle, self._cluster, is_strict=is_strict)
+            if placement is not None and job.placement is None:
+                self._take(placement)
+                self._starts.append((job, placement))
+                return True
+            if placement is not None or self._keeps_claim(job, shape, is_strict=is_strict):
+                self._claim(job, placement or job.claim or {})
+                return True
+            if self._claim_with_victims(job, shape, is_strict=is_strict):
+                return True
+        return False
+
+    def _keeps_claim(self, job: Job, shape: Shape, *, is_strict: bool) -> bool:
+        """The GPUs promised before are still to be had without any further victim."""
+        if job.claim is None or (is_strict and len(job.claim) > shape.fewest_nodes):
+            return False
+        claimed = gpus_of(job.claim)
+        return len(claimed) == job.gpus and all(
+            gpu_id in self._idle.get(node, ()) or gpu_id in self._soon.get(node, ())
+            for node, gpu_id in claimed
+        )
+
+    def _claim_with_victims(self, job: Job, shape: Shape, *, is_strict: bool) -> bool:
+        """Claim GPUs being released, then those of victims the count chose, then of others."""
+        for candidates in self._victim_candidates(job):
+            victims = self._fewest_victims(job, shape, candidates, is_strict=is_strict)
+            if victims is None:
+                continue
+            free = self._with_victims(victims)
+            placement = place(job, shape, free, self._cluster, is_strict=is_strict)
+            assert placement is not None, job
+            for victim in victims:
+                self._evict(victim, job.job_id)
+            self._claim(job, placement)
+            return True
+        return False
+
+    def _victim_candidates(self, job: Job) -> list[list[Job]]:
+        """No victims; running jobs below that were not selected; all running jobs below."""
+        if not self._is_preemptive:
+            return [[]]
+        below = [
+            other
+            for other in reversed(self._jobs[self._rank[job.job_id] + 1 :])
+            if other.is_holding and other.job_id not in self._evicted
+        ]
+        unselected = [other for other in below if other.job_id not in self._is_selected]
+        return [[], unselected, below]
+
+    def _fewest_victims(
+        self, job: Job, shape: Shape, candidates: list[Job], *, is_strict: bool
+    ) -> list[Job] | None:
+        """Lowest first until the gang fits, then give back whoever is not needed."""
+
+        def fits(victims: list[Job]) -> bool:
+            free = self._with_victims(victims)
+            return place(job, shape, free, self._cluster, is_strict=is_strict) is not None
+
+        if not fits(candidates):
+            return None
+        count = _first_true(len(candidates), lambda n: fits(candidates[:n]))
+        victims = candidates[:count]
+        for victim in reversed(victims[:-1]):
+            fewer = [other for other in victims if other is not victim]
+            if fits(fewer):
+                victims = fewer
+        return victims
+
+    def _with_victims(self, victims: list[Job]) -> Free:
+        """Idle GPUs first, then those being released, then the victims'."""
+        free = {node: list(gpus) for node, gpus in self._idle.items()}
+        for node, gpus in self._soon.items():
+            free.setdefault(node, []).extend(gpus)
+        for victim in victims:
+            for node, gpu_id in gpus_of(victim.placement or {}):
+                if self._cluster.is_usable(node, gpu_id):
+                    free.setdefault(node, []).append(gpu_id)
+        return free
+
+    def _evict(self, victim: Job, for_job: int | None) -> None:
+        """Count the victim's GPUs as coming free."""
+        self._evicted[victim.job_id] = for_job
+        self._waits[victim.job_id] = Wait(
+            reason=WaitReason.RESOURCES, needed_gpus=victim.gpus, for_job=for_job
+        )
+        for node, gpu_id in gpus_of(victim.placement or {}):
+            if self._cluster.is_usable(node, gpu_id):
+                self._soon.setdefault(node, []).append(gpu_id)
+
+    def _claim(self, job: Job, placement: Placement) -> None:
+        self._take(placement)
+        self._claims[job.job_id] = placement
+        self._waits[job.job_id] = Wait(
+            reason=WaitReason.WAITING_FOR_PREEMPTION,
+            needed_gpus=job.gpus,
+            for_job=self._owner_of(placement),
+        )
+
+    def _owner_of(self, placement: Placement) -> int | None:
+        """The first job that must give up a GPU of the placement."""
+        owners = (self._cluster.gpu(node, gpu_id).owner for node, gpu_id in gpus_of(placement))
+        return next((split_run_id(owner)[0] for owner in owners if owner is not None), None)
+
+    def _take(self, placement: Placement) -> None:
+        """Remove the placement's GPUs from what lower jobs may have."""
+        for node, gpu_id in gpus_of(placement):
+            for pool in (self._idle, self._soon):
+                if gpu_id in pool.get(node, ()):
+                    pool[node].remove(gpu_id)
+
+    def _hold_nodes(self, job: Job) -> int:
+        """Keep the nodes with the most idle GPUs for the job; return how many are now held."""
+        shape = self._shape(job)
+        assert shape is not None, job
+        before = set(job.claim or ())
+        by_wish = sorted(
+            (node for node in self._cluster.nodes.values() if node.is_usable),
+            key=lambda n: (n.name not in before, -len(self._idle.get(n.name, ())), n.name),
+        )
+        missing, held = job.workers, 0
+        claim: Placement = {}
+        for node in by_wish:
+            slots = min(node.healthy_gpus() // job.gpus_per_worker, missing)
+            if slots == 0:
+                continue
+            pool = self._idle.get(node.name, [])
+            wanted = min(slots * job.gpus_per_worker, len(pool))
+            claim[node.name] = [pool[:wanted]]
+            held += wanted
+            missing -= slots
+        self._take(claim)
+        self._claims[job.job_id] = claim
+        return held
+
+
+def _kind(wait: Wait | None) -> tuple[WaitReason, int | None] | None:
+    return None if wait is None else (wait.reason, wait.for_job)
+
+
+def _free_gpus(cluster: Cluster) -> tuple[Free, Free]:
+    """Idle GPUs of usable nodes, and those whose run was told to stop."""
+    idle: Free = {}
+    soon: Free = {}
+    for node in cluster.nodes.values():
+        if node.is_usable:
+            healthy = [(gpu_id, gpu) for gpu_id, gpu in node.gpus.items() if gpu.is_healthy]
+            idle[node.name] = [gpu_id for gpu_id, gpu in healthy if gpu.owner is None]
+            soon[node.name] = [gpu_id for gpu_id, gpu in healthy if gpu.is_releasing]
+    return idle, soon
+
+
+def _stranded_gpus(jobs: list[Job], cluster: Cluster) -> int:
+    """GPUs of running jobs that nobody else could use: cordoned, silent or faulty."""
+    return sum(
+        not cluster.is_usable(node, gpu_id)
+        for job in jobs
+        if job.is_holding
+        for node, gpu_id in gpus_of(job.placement or {})
+    )
+
+
+def _first_true(length: int, test: Callable[[int], bool]) -> int:
+    """Smallest n in 0..length for which the monotone ``test`` holds; it holds for ``length``."""
+    low, high = 0, length
+    while low < high:
+        middle = (low + high) // 2
+        if test(middle):
+            high = middle
+        else:
+            low = middle + 1
+    return low

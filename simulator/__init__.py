@@ -1,0 +1,1 @@
+"""Trace-driven simulation on the scheduler's own core, in virtual time."""
