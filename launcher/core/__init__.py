@@ -1,0 +1,1 @@
+"""The launcher's pure rules: no clock, files, processes or sockets."""

@@ -1,0 +1,66 @@
+"""Names inside a run's folder, shared by the launcher and the supervisor; standard library only.
+
+``<state-dir>/runs/<run_id>/`` holds the status file, the control pipe, the logs and, where the
+job names none, the folder its tasks start in. The supervisor holds the lock while it lives.
+"""
+
+import fcntl
+import os
+
+STATUS = "status.jsonl"
+CONTROL = "control"
+LOCK = "supervisor.lock"
+SCRIPT = "script.sh"
+LOGS = "logs"
+WORK = "work"
+BELL = "launcher.bell"
+"""In the runtime folder: a supervisor writes its run id there when something has happened."""
+MARK = "TIRESIAS_RUN_DIR"
+"""The variable by which a process of the run is known wherever it hides."""
+
+
+def try_lock(run_dir: str) -> int | None:
+    """Take the run's lock and return its file descriptor; None if a supervisor is alive."""
+    file = os.open(os.path.join(run_dir, LOCK), os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(file)
+        return None
+    return file
+
+
+def open_status(run_dir: str) -> int:
+    """Open the status file for appending."""
+    path = os.path.join(run_dir, STATUS)
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+
+
+def write_line(pipe: str, line: bytes) -> bool:
+    """Write to a named pipe if somebody reads it; a short line arrives whole or not at all."""
+    try:
+        file = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        os.write(file, line)
+    except OSError:
+        return False
+    finally:
+        os.close(file)
+    return True
+
+
+def open_pipe(pipe: str) -> int:
+    """Create a named pipe if need be and open it for reading; it never reads as ended."""
+    if not os.path.exists(pipe):
+        os.mkfifo(pipe, 0o600)
+    return os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
+
+
+def read_lines(pipe: int) -> list[bytes]:
+    """Return the lines that wait in a pipe opened by `open_pipe`."""
+    try:
+        return os.read(pipe, 65_536).splitlines()
+    except BlockingIOError:
+        return []

@@ -1,0 +1,153 @@
+"""The launcher's side of its runs' supervisors: fork them, ask them to stop, read what they wrote.
+
+A supervisor is alive while it holds the lock of its run's folder, so neither a reused process id
+nor a restarted launcher can be mistaken about it.
+"""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from broker.schemas.run import StopReason
+from launcher import process_tree, run_folder
+from launcher.core.run_status import Ended, RunStatus, fold, read_facts
+from launcher.fork_server import ForkServer
+
+_KILL_LIMIT_S = 10.0
+_KILL_PERIOD_S = 0.05
+
+
+class Supervisors(Protocol):
+    """What the launcher needs of supervisors; tests have them without processes."""
+
+    def create_folder(self, run_id: str) -> None:
+        """Make the run's folder; raises `OSError`."""
+        ...
+
+    async def spawn(self, run_id: str, plan: bytes) -> None:
+        """Fork a supervisor. Spawning again is harmless: a run has one at most."""
+        ...
+
+    def ask(self, run_id: str, reason: StopReason, grace_ms: int) -> None:
+        """Ask the supervisor to stop its tasks; lost if it is not up yet, seen in the status."""
+        ...
+
+    def status(self, run_id: str) -> RunStatus: ...
+
+    def is_alive(self, run_id: str) -> bool:
+        """Whether the supervisor of a run whose status says `is_supervised` still lives."""
+        ...
+
+    async def bury(self, run_id: str) -> None:
+        """Kill what a dead supervisor left, and write the end it could not write."""
+        ...
+
+    def tidy(self, run_id: str) -> None:
+        """Remove what only a running run needs."""
+        ...
+
+
+class LocalSupervisors:
+    """Supervisors as processes of this machine."""
+
+    def __init__(self, runs_dir: Path, fork_server: ForkServer) -> None:
+        self._runs_dir = runs_dir
+        self._fork_server = fork_server
+
+    def create_folder(self, run_id: str) -> None:
+        self._folder(run_id).mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    async def spawn(self, run_id: str, plan: bytes) -> None:
+        self.create_folder(run_id)
+        await self._fork_server.fork(plan)
+
+    def ask(self, run_id: str, reason: StopReason, grace_ms: int) -> None:
+        line = msgspec.json.encode({"stop": reason, "grace_ms": grace_ms}) + b"\n"
+        run_folder.write_line(str(self._folder(run_id) / run_folder.CONTROL), line)
+
+    def status(self, run_id: str) -> RunStatus:
+        return read_status(self._folder(run_id))
+
+    def is_alive(self, run_id: str) -> bool:
+        lock = run_folder.try_lock(str(self._folder(run_id)))
+        if lock is None:
+            return True
+        os.close(lock)
+        return False
+
+    async def bury(self, run_id: str) -> None:
+        self.create_folder(run_id)
+        await asyncio.to_thread(_bury, self._folder(run_id))
+
+    def tidy(self, run_id: str) -> None:
+        for name in (run_folder.CONTROL, run_folder.SCRIPT):
+            (self._folder(run_id) / name).unlink(missing_ok=True)
+
+    def _folder(self, run_id: str) -> Path:
+        return self._runs_dir / run_id
+
+
+class Bell:
+    """The named pipe in which supervisors tell that something has happened to their run."""
+
+    def __init__(self, path: Path, on_ring: Callable[[str], None]) -> None:
+        self._pipe = run_folder.open_pipe(str(path))
+        self._on_ring = on_ring
+        asyncio.get_running_loop().add_reader(self._pipe, self._read)
+
+    def close(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._pipe)
+        os.close(self._pipe)
+
+    def _read(self) -> None:
+        for run_id in set(run_folder.read_lines(self._pipe)):
+            self._on_ring(run_id.decode(errors="replace"))
+
+
+def read_status(folder: Path) -> RunStatus:
+    """Return what the status file of a run's folder tells so far."""
+    try:
+        text = (folder / run_folder.STATUS).read_bytes()
+    except FileNotFoundError:
+        text = b""
+    return fold(read_facts(text))
+
+
+def _bury(folder: Path) -> None:
+    """Blocking. Under the lock, so that a supervisor that comes late finds the run ended."""
+    lock = run_folder.try_lock(str(folder))
+    if lock is None:
+        return
+    try:
+        if read_status(folder).ended is None:
+            left = _kill_marked(f"{run_folder.MARK}={folder}")
+            _write_fact(folder, Ended(leftover_pids=tuple(left), lost=True))
+    finally:
+        os.close(lock)
+
+
+def _write_fact(folder: Path, fact: Ended) -> None:
+    """Append a fact; the newline before it ends a line that a killed supervisor left torn."""
+    status = run_folder.open_status(str(folder))
+    try:
+        os.write(status, b"\n" + msgspec.json.encode(fact) + b"\n")
+        os.fsync(status)
+    finally:
+        os.close(status)
+
+
+def _kill_marked(mark: str) -> list[int]:
+    """Kill the processes that carry the mark; return those that could not be killed."""
+    give_up_at = time.monotonic() + _KILL_LIMIT_S
+    while left := process_tree.carrying(mark):
+        process_tree.signal_all(left, signal.SIGKILL)
+        if time.monotonic() > give_up_at:
+            break
+        time.sleep(_KILL_PERIOD_S)
+    return left
