@@ -183,12 +183,13 @@ async def test_a_cancel_right_after_the_start_leaves_nothing(node):
 
 
 async def test_commands_delivered_again_do_nothing_twice(node):
-    run_id = await node.prepare("echo once; sleep 0.2")
+    run_id = await node.prepare("echo once; sleep 60")
     prepared = await node.heard(RunPrepared, run_id)
     commands = [message async for message in _commands(node)]
     await node.start(run_id)
     await node.start(run_id)
     await node.started(run_id)
+    await node.printed(run_id, b"once")
     for command in commands:
         await node.send(command)
     await node.stop(run_id, StopReason.PEER_FINISHED)
