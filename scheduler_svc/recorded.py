@@ -22,7 +22,6 @@ class Recorded:
     def __init__(self, bus: Bus, *, after_seq: int, after_cause_seq: int) -> None:
         self._bus = bus
         self._seq = after_seq
-        self._after_cause_seq = after_cause_seq
         self._digests: dict[str, bytes] = {}
         self.last_cause_seq = after_cause_seq
         self.divergences = 0
@@ -43,8 +42,6 @@ class Recorded:
         except CodecError as error:
             _log.error("recorded decision is unreadable", extra={"problem": str(error)})
             self._digests[stored.message_id] = b""
-            return
-        if output.cause_seq <= self._after_cause_seq:
             return
         if output.output_id in self._digests:
             self._diverged("is recorded twice", output.output_id)

@@ -51,19 +51,18 @@ class ViewWriter:
     async def _write_some(self) -> None:
         keys = list(self._waiting)[:WINDOW]
         batch = {key: self._waiting.pop(key) for key in keys}
-        results = await asyncio.gather(
-            *(self._bus.kv_put(*key, codec.encode(view)) for key, view in batch.items()),
-            return_exceptions=True,
-        )
-        failed = False
-        for (key, view), result in zip(batch.items(), results, strict=True):
-            if isinstance(result, BusUnavailableError):
-                failed = True
-                self._waiting.setdefault(key, view)
-            elif isinstance(result, BusError):
-                _log.error("view dropped", extra={"key": "/".join(key), "problem": str(result)})
-            elif isinstance(result, BaseException):
-                raise result
-        if failed:
+        answered = await asyncio.gather(*(self._write(key, view) for key, view in batch.items()))
+        if not all(answered):
             _log.warning("cannot write views, trying again", extra={"waiting": len(self._waiting)})
             await self._clock.sleep_ms(RETRY_MS)
+
+    async def _write(self, key: tuple[str, str], view: View) -> bool:
+        """Write one view; queue it again if there is no answer, unless a newer one waits."""
+        try:
+            await self._bus.kv_put(*key, codec.encode(view))
+        except BusUnavailableError:
+            self._waiting.setdefault(key, view)
+            return False
+        except BusError as error:
+            _log.error("view dropped", extra={"key": "/".join(key), "problem": str(error)})
+        return True

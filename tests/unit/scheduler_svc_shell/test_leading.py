@@ -8,6 +8,7 @@ import pytest
 from broker import codec, subjects
 from broker.errors import BusError, BusUnavailableError, FencedError
 from broker.schemas.api import ApiError
+from broker.schemas.base import Output
 from broker.schemas.fact import NodeUp
 from broker.schemas.operator import LeaderRecord
 from broker.schemas.views import Explanation, JobState
@@ -15,6 +16,7 @@ from broker.topology import DEAD, INPUT
 from scheduler_svc import dead_letters
 from scheduler_svc.config import Options
 from scheduler_svc.dead_letters import DeadLetter
+from scheduler_svc.decision_log import subject_of
 from scheduler_svc.fold import CoreFailedError
 from tests.unit.scheduler_svc_shell.rig import FaultyBus
 from tests.unit.scheduler_svc_shell.toy_core import BOOM, DEADLINE_MS, ToyCore
@@ -29,6 +31,11 @@ async def test_outputs_carry_their_id_their_epoch_and_their_subject(rig):
     assert fact.subject == subjects.job_fact(job_id, "queued")
     assert command.subject == subjects.command("n1", "prepare_run")
     assert codec.decode_output(command.subject, command.data).epoch == rig.epochs()[0]
+
+
+def test_only_commands_and_facts_have_a_subject():
+    with pytest.raises(TypeError, match="Output"):
+        subject_of(Output())
 
 
 async def test_outputs_of_waiting_inputs_keep_their_order(rig):

@@ -9,7 +9,7 @@ import pytest
 from broker import codec, subjects
 from broker.errors import BusUnavailableError, FencedError
 from broker.memory_bus import MemoryBus
-from broker.schemas.command import PrepareRun
+from broker.schemas.command import Command
 from broker.schemas.fact import JobQueued
 from broker.schemas.views import JobState
 from broker.topology import DEAD, DECISIONS, INPUT
@@ -30,7 +30,7 @@ def job_decisions(rig):
     contents = {}
     for message in found:
         output = codec.decode_output(message.subject, message.data)
-        if isinstance(output, PrepareRun):
+        if isinstance(output, Command):
             output = msgspec.structs.replace(output, epoch=0)
         contents[message.message_id] = output
     assert len(contents) == len(found), "an output is recorded twice"
