@@ -21,6 +21,8 @@ _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_ECHO_S = 1.0
+"""The kernel tells a parent's death once for each of its threads: that is one signal to us."""
 
 
 class Supervisor:
@@ -121,12 +123,17 @@ async def _run_until_stopped(main: Callable[[asyncio.Event], Coroutine[Any, Any,
     stop = asyncio.Event()
     work = asyncio.ensure_future(main(stop))
 
-    def on_signal() -> None:
-        if stop.is_set():
-            work.cancel()
-        stop.set()
-
     loop = asyncio.get_running_loop()
+    first_s = 0.0
+
+    def on_signal() -> None:
+        nonlocal first_s
+        if not stop.is_set():
+            first_s = loop.time()
+            stop.set()
+        elif loop.time() - first_s > _ECHO_S:
+            work.cancel()
+
     for number in _STOP_SIGNALS:
         loop.add_signal_handler(number, on_signal)
     try:

@@ -234,9 +234,9 @@ class Client:
                 "no scheduler answers: is one running? ('tiresias doctor')", ExitCode.UNREACHABLE
             ) from error
         try:
-            refusal = codec.decode(ApiError, answer)
-        except CodecError:
             return codec.decode(Explanation, answer)
+        except CodecError:
+            refusal = codec.decode(ApiError, answer)
         raise CommandError(refusal.message, ExitCode.NOT_FOUND)
 
     async def read_log(self, node: str, read: LogRead) -> LogChunk:

@@ -75,11 +75,11 @@ def specs_of(
         raise CommandError(
             "nothing to submit: name a job file, or a command after '--'", ExitCode.USAGE
         )
-    specs = read_files(files)
+    specs = read_files(files, "; to submit a command, write it after '--'")
     return [_checked({**msgspec.to_builtins(spec), **flags}) if flags else spec for spec in specs]
 
 
-def read_files(files: Sequence[str]) -> list[JobSpec]:
+def read_files(files: Sequence[str], hint: str = "") -> list[JobSpec]:
     """Return the jobs of all files; raises one error that tells the problems of all of them."""
     from cli import job_yaml  # noqa: PLC0415 - YAML is slow to load, a command does without
 
@@ -87,7 +87,7 @@ def read_files(files: Sequence[str]) -> list[JobSpec]:
     problems: list[str] = []
     for name in files:
         try:
-            specs += job_yaml.read(_content(name), name, str(Path.cwd()))
+            specs += job_yaml.read(_content(name, hint), name, str(Path.cwd()))
         except job_yaml.JobFileError as error:
             problems.append(str(error))
     if problems:
@@ -95,13 +95,10 @@ def read_files(files: Sequence[str]) -> list[JobSpec]:
     return specs
 
 
-def _content(name: str) -> bytes:
+def _content(name: str, hint: str) -> bytes:
     try:
         return sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
     except OSError as error:
-        hint = ""
-        if isinstance(error, FileNotFoundError):
-            hint = "; to submit a command, write it after '--'"
         raise CommandError(
             f"cannot read {name!r}: {error.strerror}{hint}", ExitCode.USAGE
         ) from error

@@ -6,7 +6,7 @@ from broker.schemas.fact import JobFact
 from broker.schemas.node import RunProgress
 from broker.schemas.views import Attempt, JobView
 from cli import output
-from cli.output import local_time, printable, service, span
+from cli.output import counted, local_time, printable, service, span
 from cli.story import preemptions, queue_name, sentence
 
 _ATTEMPT_COLUMNS = ("RUN", "OUTCOME", "PLACED", "RAN", "FROM STEP", "SAVED", "NODES", "MESSAGE")
@@ -41,14 +41,16 @@ def page(
 
 
 def _summary(view: JobView, progress: RunProgress | None, now_ms: int) -> Iterable[str]:
-    servers = f" + {view.ps} parameter servers" if view.ps else ""
+    servers = f" + {counted(view.ps, 'parameter server')}" if view.ps else ""
+    each = counted(view.gpus_per_worker, "GPU")
+    gang = f"{counted(view.workers, 'worker')} x {each} = {counted(view.gpus, 'GPU')}{servers}"
     attained = service(view.attained_gpu_ms)
     placement = "; ".join(f"{node}: {', '.join(ids)}" for node, ids in view.placement.items())
     rows = {
         "reason": view.reason,
         "message": view.message,
         "user": view.user,
-        "gang": f"{view.workers} x {view.gpus_per_worker} GPUs = {view.gpus} GPUs{servers}",
+        "gang": gang if view.workers else "",
         "queue": "" if view.state.is_terminal else queue_name(view.queue_index),
         "attained": f"{attained} (growing)" if view.counting else attained,
         "waited": span(view.waited_ms),
@@ -59,8 +61,14 @@ def _summary(view: JobView, progress: RunProgress | None, now_ms: int) -> Iterab
         "placement": placement,
         "progress": _progress_text(progress),
         "skew": "" if view.skew is None else f"{view.skew:.3f}",
-        "counts": f"{view.attempts} attempts, {view.preemptions} preemptions, "
-        f"{view.failures} failures, {view.node_losses} node losses",
+        "counts": ", ".join(
+            (
+                counted(view.attempts, "attempt"),
+                counted(view.preemptions, "preemption"),
+                counted(view.failures, "failure"),
+                f"{view.node_losses} times its node was lost",
+            )
+        ),
         "labels": ", ".join(f"{key}={value}" for key, value in view.labels.items()),
     }
     return (printable(f"  {name:<11}{value}") for name, value in rows.items() if value)

@@ -13,7 +13,7 @@ from cli.client import Client
 from cli.exit_codes import CommandError, ExitCode
 from cli.job_page import page
 from cli.options import JobArgument, NatsOption, OutputOption
-from cli.output import Format, service, span
+from cli.output import Format, local_time, service, span
 from cli.story import preemptions, queue_name
 
 REFRESH_S = 1.0
@@ -60,7 +60,7 @@ def show(job: JobArgument, form: OutputOption = Format.TABLE, nats: NatsOption =
         story = await peer.story(view.job_id)
         progress = (await peer.progress()).get(view.run_id or "")
         if form is Format.JSON:
-            parts = {"preemptions": preemptions(view.runs), "progress": progress, "story": story}
+            parts = {"phases": preemptions(view.runs), "progress": progress, "story": story}
             output.print_json(output.document(view) | output.document(parts))
         elif form is Format.NAME:
             output.print_lines([str(view.job_id)])
@@ -202,4 +202,10 @@ def _reasons(explanation: Explanation) -> list[str]:
     }
     lines = [explanation.message or f"job {explanation.job_id} is {explanation.state}"]
     lines += [f"  {name:<15}{value}" for name, value in numbers.items() if value is not None]
-    return [*lines, *(f"  - {line}" for line in explanation.story)]
+    return [*lines, "", *(f"  {_dated(line)}" for line in explanation.story)]
+
+
+def _dated(line: str) -> str:
+    """Write a line of the story, which begins with milliseconds, with a time for people."""
+    at_ms, _, text = line.partition(" ")
+    return f"{local_time(int(at_ms))}  {text}" if at_ms.isdecimal() else line

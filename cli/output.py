@@ -162,6 +162,11 @@ def span(duration_ms: float | None) -> str:
     return f"{whole / SECOND_MS:.1f}s" if whole >= SECOND_MS else f"{whole}ms"
 
 
+def counted(number: int, noun: str) -> str:
+    """Write a number with its noun in the singular or plural."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def service(gpu_ms: int) -> str:
     """Write attained service in GPU-seconds, or GPU-hours when it is much."""
     if gpu_ms < _MANY_GPU_MS:

@@ -20,7 +20,7 @@ from broker.schemas.fact import (
     RunStopping,
 )
 from broker.schemas.views import Attempt, RunOutcome
-from cli.output import service, span
+from cli.output import counted, service, span
 
 
 class Preemption(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,7 +89,7 @@ def sentence(fact: JobFact) -> str:
         case JobQueued():
             text, said = f"queued in {queue_name(fact.queue_index)}", fact.reason
         case JobRejected():
-            text = f"rejected: {len(fact.problems)} problems"
+            text = f"rejected for {counted(len(fact.problems), 'problem')}"
         case JobHeld():
             text, said = "held", fact.user and f"by {fact.user}"
         case RunEnded():
@@ -100,7 +100,7 @@ def sentence(fact: JobFact) -> str:
         case JobPromoted():
             text = f"promoted to {queue_name(0)} after waiting {span(fact.waited_ms)}"
         case JobEnded():
-            text, said = f"ended, {fact.state}", fact.message or fact.reason
+            text, said = f"ended, {fact.state}", fact.message
         case _:
             text = type(fact).__name__
     return f"{text}: {said}" if said else text
@@ -114,7 +114,9 @@ def _of_run(
             gpus: Counter[str] = Counter()
             for task in fact.tasks:
                 gpus[task.node] += len(task.gpu_ids)
-            return "placed on " + ", ".join(f"{node} ({n} GPUs)" for node, n in gpus.items())
+            return "placed on " + ", ".join(
+                f"{node} ({counted(n, 'GPU')})" for node, n in gpus.items()
+            )
         case RunRunning():
             return "is up"
         case RunStopping():

@@ -14,7 +14,7 @@ from cli.client import Client
 from cli.exit_codes import CommandError, ExitCode
 from cli.follow import follow_jobs, leaving_jobs_running
 from cli.options import NatsOption, OutputOption
-from cli.output import Format
+from cli.output import Format, counted
 from cli.waiting import exit_as_jobs, wait_for_jobs
 
 _COMMAND = "tiresias.command"
@@ -145,9 +145,8 @@ _MISSING = object()
 
 
 def _gang(spec: JobSpec) -> str:
-    servers = f" and {spec.ps} parameter servers" if spec.ps else ""
-    workers = f"{spec.workers} workers" if spec.workers > 1 else "1 worker"
-    return f"{workers} x {spec.gpus_per_worker} GPUs{servers}"
+    servers = f" and {counted(spec.ps, 'parameter server')}" if spec.ps else ""
+    return f"{counted(spec.workers, 'worker')} x {counted(spec.gpus_per_worker, 'GPU')}{servers}"
 
 
 def _tell(job_ids: Sequence[int], specs: Sequence[JobSpec], form: Format) -> None:

@@ -7,7 +7,7 @@ from enum import StrEnum
 import msgspec
 
 from broker.schemas.views import Attempt, JobView
-from cli.output import printable, span
+from cli.output import counted, printable, span
 
 DEFAULT_WIDTH = 60
 _SHADES = "·▒█▓"
@@ -81,7 +81,7 @@ def usual_marks() -> str:
 
 
 def _label(view: JobView) -> str:
-    return printable(f"{view.job_id} {view.name} ({view.gpus} GPUs)")
+    return printable(f"{view.job_id} {view.name} ({counted(view.gpus, 'GPU')})")
 
 
 def _bar(view: JobView, moments: Sequence[float], mark_of: Mapping[Phase, str]) -> str:

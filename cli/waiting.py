@@ -75,7 +75,7 @@ def outcome_line(view: JobView) -> str:
     if view.ended_at_ms is not None:
         end += f" after {output.span(view.ended_at_ms - view.submitted_at_ms)}"
     said = view.message or view.reason
-    return output.printable(f"{end}: {said}" if said else end)
+    return output.printable(end if said.upper() in ("", view.state) else f"{end}: {said}")
 
 
 def exit_as_jobs(views: Iterable[JobView], *, pass_code: bool = False) -> NoReturn:
