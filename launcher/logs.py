@@ -84,7 +84,7 @@ def read_chunk(folder: Path, request: LogRead) -> LogChunk:
     Whether the task is over is looked at first, so nothing is missed. A segment that rotation
     removes meanwhile gives an empty chunk, and the next request the following segment.
     """
-    is_over = read_status(folder).is_task_over(request.task)
+    is_over = read_status(str(folder)).is_task_over(request.task)
     segments = _segments(folder / LOGS, request.task)
     span = locate(segments, request.offset)
     if span is None:

@@ -36,6 +36,15 @@ def open_status(run_dir: str) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
 
 
+def read_status(run_dir: str) -> bytes:
+    """Return the status file's bytes, none where there is no file yet."""
+    try:
+        with open(os.path.join(run_dir, STATUS), "rb", buffering=0) as file:
+            return file.readall() or b""
+    except FileNotFoundError:
+        return b""
+
+
 def write_line(pipe: str, line: bytes) -> bool:
     """Write to a named pipe if somebody reads it; a short line arrives whole or not at all."""
     try:

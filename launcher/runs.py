@@ -254,9 +254,11 @@ class RunKeeper:
         now_ms = self._clock.monotonic_ms()
         start_ms = now_ms - self._start_arrived_ms.pop(run_id, now_ms)
         self._metrics.started(start_ms)
-        await self._report(
-            RunStarted(node=run.prepare.node, run_id=run_id, pids=status.pids, start_ms=start_ms)
+        started = RunStarted(
+            node=run.prepare.node, run_id=run_id, pids=status.pids, start_ms=start_ms
         )
+        self._journal.record(ReportMade(report=started))
+        self._reporter.post(run_id)
 
     async def _conclude(self, exited: RunExited) -> None:
         """Nothing of the run is left here: free what it held, and tell."""
@@ -267,7 +269,6 @@ class RunKeeper:
         self._spawned_ms.pop(run_id, None)
         self._metrics.exited(exited.ask_to_exit_ms)
         await self._report(exited)
-        self._supervisors.tidy(run_id)
 
     async def _report(self, report: Report) -> None:
         await self._commit(ReportMade(report=report), report.run_id)

@@ -50,6 +50,7 @@ class Supervisor:
     def __init__(self, plan: Mapping[str, Any]) -> None:
         self._plan = plan
         self._dir: str = plan["run_dir"]
+        self._control = os.path.join(self._dir, run_folder.CONTROL)
         self._grace_ms: int = plan["grace_ms"]
         self._selector = selectors.DefaultSelector()
         self._tasks: list[_Task] = []
@@ -88,7 +89,7 @@ class Supervisor:
         signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
         signal.signal(signal.SIGTERM, self._on_term)
-        control = run_folder.open_pipe(os.path.join(self._dir, run_folder.CONTROL))
+        control = run_folder.open_pipe(self._control)
         self._watch(wake, lambda: os.read(wake, _READ_BYTES))
         self._watch(control, lambda: self._on_control(control))
 
@@ -270,6 +271,7 @@ class Supervisor:
             ask_to_exit_ms = round((time.monotonic() - self._asked_at) * 1000)
         self._note("ended", leftover_pids=self._left, ask_to_exit_ms=ask_to_exit_ms)
         os.fsync(self._status)
+        os.unlink(self._control)
         self._ring()
 
     def _note_exit(self, task: _Task) -> None:

@@ -48,10 +48,6 @@ class Supervisors(Protocol):
         """Kill what a dead supervisor left, and write the end it could not write."""
         ...
 
-    def tidy(self, run_id: str) -> None:
-        """Remove what only a running run needs."""
-        ...
-
 
 class LocalSupervisors:
     """Supervisors as processes of this machine."""
@@ -61,21 +57,20 @@ class LocalSupervisors:
         self._fork_server = fork_server
 
     def create_folder(self, run_id: str) -> None:
-        self._folder(run_id).mkdir(mode=0o700, parents=True, exist_ok=True)
+        Path(self._folder(run_id)).mkdir(mode=0o700, parents=True, exist_ok=True)
 
     async def spawn(self, run_id: str, plan: bytes) -> None:
-        self.create_folder(run_id)
         await self._fork_server.fork(plan)
 
     def ask(self, run_id: str, reason: StopReason, grace_ms: int) -> None:
         line = msgspec.json.encode({"stop": reason, "grace_ms": grace_ms}) + b"\n"
-        run_folder.write_line(str(self._folder(run_id) / run_folder.CONTROL), line)
+        run_folder.write_line(f"{self._folder(run_id)}/{run_folder.CONTROL}", line)
 
     def status(self, run_id: str) -> RunStatus:
         return read_status(self._folder(run_id))
 
     def is_alive(self, run_id: str) -> bool:
-        lock = run_folder.try_lock(str(self._folder(run_id)))
+        lock = run_folder.try_lock(self._folder(run_id))
         if lock is None:
             return True
         os.close(lock)
@@ -85,12 +80,8 @@ class LocalSupervisors:
         self.create_folder(run_id)
         await asyncio.to_thread(_bury, self._folder(run_id))
 
-    def tidy(self, run_id: str) -> None:
-        for name in (run_folder.CONTROL, run_folder.SCRIPT):
-            (self._folder(run_id) / name).unlink(missing_ok=True)
-
-    def _folder(self, run_id: str) -> Path:
-        return self._runs_dir / run_id
+    def _folder(self, run_id: str) -> str:
+        return f"{self._runs_dir}/{run_id}"
 
 
 class Bell:
@@ -110,31 +101,27 @@ class Bell:
             self._on_ring(run_id.decode(errors="replace"))
 
 
-def read_status(folder: Path) -> RunStatus:
+def read_status(run_dir: str) -> RunStatus:
     """Return what the status file of a run's folder tells so far."""
-    try:
-        text = (folder / run_folder.STATUS).read_bytes()
-    except FileNotFoundError:
-        text = b""
-    return fold(read_facts(text))
+    return fold(read_facts(run_folder.read_status(run_dir)))
 
 
-def _bury(folder: Path) -> None:
+def _bury(run_dir: str) -> None:
     """Blocking. Under the lock, so that a supervisor that comes late finds the run ended."""
-    lock = run_folder.try_lock(str(folder))
+    lock = run_folder.try_lock(run_dir)
     if lock is None:
         return
     try:
-        if read_status(folder).ended is None:
-            left = _kill_marked(f"{run_folder.MARK}={folder}")
-            _write_fact(folder, Ended(leftover_pids=tuple(left), lost=True))
+        if read_status(run_dir).ended is None:
+            left = _kill_marked(f"{run_folder.MARK}={run_dir}")
+            _write_fact(run_dir, Ended(leftover_pids=tuple(left), lost=True))
     finally:
         os.close(lock)
 
 
-def _write_fact(folder: Path, fact: Ended) -> None:
+def _write_fact(run_dir: str, fact: Ended) -> None:
     """Append a fact; the newline before it ends a line that a killed supervisor left torn."""
-    status = run_folder.open_status(str(folder))
+    status = run_folder.open_status(run_dir)
     try:
         os.write(status, b"\n" + msgspec.json.encode(fact) + b"\n")
         os.fsync(status)
