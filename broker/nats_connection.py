@@ -37,6 +37,7 @@ _FIRST_DELAY_S = 0.02
 _LONGEST_DELAY_S = 2.0
 _PING_INTERVAL_S = 5
 _UNLIMITED = 0
+_CLOSE_PATIENCE_S = 2.0
 
 
 class ConnectOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,6 +87,8 @@ class NatsConnection:
         self._healed = asyncio.Event()
         self._reconnects_seen = 0
         self._is_closing = False
+        self.generation = 0
+        """Grows with each reconnect."""
         self._disconnected_since_ms: int | None = None
         self._watchdog: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Future[Any]] = set()
@@ -100,7 +103,12 @@ class NatsConnection:
 
     @property
     def disconnected_since_ms(self) -> int | None:
-        return None if self.is_connected else self._disconnected_since_ms
+        """When the loss was noticed: by the client, or by whoever asks here first."""
+        if self.is_connected:
+            return None
+        if self._disconnected_since_ms is None:
+            self._disconnected_since_ms = self._clock.monotonic_ms()
+        return self._disconnected_since_ms
 
     async def open(self) -> None:
         """Connect, or raise `BusError` / `BusUnavailableError`."""
@@ -239,9 +247,9 @@ class NatsConnection:
         the read loop when its PONG comes, so the flushes outlive a cancelled caller.
         """
         await self.wait_connected(timeout_s)
-        reconnects = self._reconnects_seen
+        generation = self.generation
         await asyncio.shield(self.spawn(self._flush_twice(timeout_s)))
-        if not self.is_connected or reconnects != self._reconnects_seen:
+        if not self.is_connected or generation != self.generation:
             raise BusUnavailableError("the connection broke: what was sent may be lost")
 
     async def _flush_twice(self, timeout_s: float) -> None:
@@ -260,13 +268,22 @@ class NatsConnection:
                 await self.barrier(timeout_s=1.0)
         self._is_closing = True
         self._disconnected_since_ms = self._clock.monotonic_ms()
+        self._healed.set()
+        await self._close_client()
         leftovers = [task for task in (self._watchdog, *self._tasks) if task is not None]
         for task in leftovers:
             task.cancel()
-        self._abort_transport(only_if_closing=True)
-        self._healed.set()
-        await self._client.close()
-        await asyncio.gather(*leftovers, return_exceptions=True)
+        if leftovers:
+            await asyncio.wait(leftovers, timeout=_CLOSE_PATIENCE_S)
+
+    async def _close_client(self) -> None:
+        """Close politely; from a peer that takes nothing, just go."""
+        closing = asyncio.ensure_future(self._client.close())
+        await asyncio.wait((closing,), timeout=_CLOSE_PATIENCE_S)
+        if not closing.done():
+            self._abort_transport()
+            await asyncio.wait((closing,), timeout=_CLOSE_PATIENCE_S)
+            closing.cancel()
 
     async def _on_error(self, error: Exception) -> None:
         is_outage = isinstance(error, (OSError, nats_errors.StaleConnectionError))
@@ -274,8 +291,7 @@ class NatsConnection:
         logger.log(level, "NATS client: %r", error)
 
     async def _on_disconnected(self) -> None:
-        if not self._is_closing and self._disconnected_since_ms is None:
-            self._disconnected_since_ms = self._clock.monotonic_ms()
+        if not self._is_closing and self.disconnected_since_ms is not None:
             logger.warning("connection to NATS lost")
 
     async def _on_reconnected(self) -> None:
@@ -285,6 +301,7 @@ class NatsConnection:
     async def _on_healed(self) -> None:
         """Run the hooks; none of them can keep the others or the client from going on."""
         self._reconnects_seen = self._client.stats["reconnects"]
+        self.generation += 1
         self._disconnected_since_ms = None
         healed, self._healed = self._healed, asyncio.Event()
         logger.info("connection to NATS is back")
@@ -299,7 +316,7 @@ class NatsConnection:
 
     async def _watch(self) -> None:
         """Replace a client that closed by itself, and give up connections that do not answer."""
-        while True:
+        while not self._is_closing:
             await asyncio.sleep(self._options.watch_every_ms / 1000)
             try:
                 if self._client.is_closed:
@@ -320,7 +337,7 @@ class NatsConnection:
         would stop the read loop.
         """
         reconnects = client.stats["reconnects"]
-        ping = asyncio.ensure_future(client.rtt(timeout=3_600))
+        ping = self.spawn(client.rtt(timeout=3_600))
         heard = -1
         while not ping.done() and heard != client.stats["in_msgs"]:
             heard = client.stats["in_msgs"]
@@ -328,10 +345,7 @@ class NatsConnection:
             if not client.is_connected or client.stats["reconnects"] != reconnects:
                 ping.cancel()
                 return True
-        if ping.done():
-            return ping.exception() is None
-        self.spawn(ping)
-        return False
+        return ping.done() and ping.exception() is None
 
     async def _give_up_connection(self) -> None:
         logger.warning("NATS does not answer: connecting anew")

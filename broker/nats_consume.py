@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from broker.bus import StoredMessage
-from broker.errors import BusError, BusUnavailableError
+from broker.errors import BusUnavailableError, NoRespondersError
 from broker.nats_api import ConsumerInfo, JetStreamApi
 from broker.nats_connection import NatsConnection
 from broker.nats_pull import PullLoop, ack_fields, record_of
@@ -16,7 +16,8 @@ logger = logging.getLogger(__name__)
 _NS = 1_000_000_000
 _ACK_WAIT_S = 30
 _BATCH = 64
-_ACK_TIMEOUT_S = 5.0
+_ACK_TIMEOUT_S = 2.0
+_ACK = b"+ACK"
 _RELEASE_WAIT_NS = 1_000_000
 _RELEASE_PAUSE_S = 0.2
 
@@ -24,24 +25,31 @@ _RELEASE_PAUSE_S = 0.2
 class NatsDelivery:
     """A message of a durable consumer."""
 
-    def __init__(self, consumer: "DurableConsumer", message: StoredMessage, reply: str) -> None:
+    def __init__(
+        self, consumer: "DurableConsumer", message: StoredMessage, reply: str, generation: int
+    ) -> None:
         self._consumer = consumer
         self._message = message
         self._reply = reply
+        self._generation = generation
 
     @property
     def message(self) -> StoredMessage:
         return self._message
 
     async def ack(self) -> None:
-        await self._consumer.ack(self._message.seq, self._reply)
+        await self._consumer.ack(self._message.seq, self._reply, self._generation)
 
     async def in_progress(self) -> None:
         await self._consumer.in_progress(self._reply)
 
 
 class DurableConsumer:
-    """One run of a durable consumer: what it got and did not acknowledge yet it holds."""
+    """One run of a durable consumer; it yields no message twice.
+
+    ``_held`` are the messages not acknowledged yet, ``_done`` those whose acknowledgement the
+    server did not confirm: should they come again, they are acknowledged again.
+    """
 
     def __init__(
         self,
@@ -57,27 +65,40 @@ class DurableConsumer:
         self._durable = durable
         self._subject = subject
         self._held: set[int] = set()
+        self._done: set[int] = set()
 
     async def deliveries(self) -> AsyncGenerator[NatsDelivery]:
-        """Yield messages for ever. A message that is held is not yielded twice."""
+        """Yield messages for ever."""
         async with PullLoop(self._connection, self._stream, self._open, _BATCH) as pulled:
             while True:
                 item = await pulled.next()
                 if isinstance(item, ConsumerInfo):
                     continue
+                generation = self._connection.generation
                 fields = ack_fields(item.reply)
-                if fields.stream_seq in self._held:
-                    continue
-                self._held.add(fields.stream_seq)
-                yield NatsDelivery(self, record_of(item, fields).message, item.reply)
+                if fields.stream_seq in self._done:
+                    await self.ack(fields.stream_seq, item.reply, generation)
+                elif fields.stream_seq not in self._held:
+                    self._held.add(fields.stream_seq)
+                    message = record_of(item, fields).message
+                    yield NatsDelivery(self, message, item.reply, generation)
 
-    async def ack(self, seq: int, reply: str) -> None:
-        """Acknowledge and wait for the server's word; unconfirmed, it will come again."""
+    async def ack(self, seq: int, reply: str, generation: int) -> None:
+        """Acknowledge, and wait for the server's word.
+
+        A server that restarted since the delivery may not know it: no word is waited for then.
+        """
         self._held.discard(seq)
+        self._done.add(seq)
+        if generation != self._connection.generation:
+            await self._connection.publish(reply, _ACK)
+            return
         try:
-            await self._connection.request(reply, b"+ACK", _ACK_TIMEOUT_S)
-        except BusError as error:
+            await self._connection.request(reply, _ACK, _ACK_TIMEOUT_S)
+        except (BusUnavailableError, NoRespondersError) as error:
             logger.info("acknowledgement of %s %d is not confirmed: %s", self._stream, seq, error)
+        else:
+            self._done.discard(seq)
 
     async def in_progress(self, reply: str) -> None:
         """Ask for more time."""

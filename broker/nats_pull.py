@@ -149,6 +149,9 @@ class PullLoop:
             self._arrived.put_nowait(message)
 
     async def _on_reconnect(self) -> None:
+        """Forget what came before: a restarted server may not know that it sent it."""
+        while not self._arrived.empty():
+            self._arrived.get_nowait()
         self._arrived.put_nowait(None)
 
 
