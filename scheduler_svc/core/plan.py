@@ -16,7 +16,7 @@ from broker.schemas.operator import Settings
 from broker.schemas.views import WaitReason
 from scheduler_svc.core.cluster import Cluster
 from scheduler_svc.core.job import Job, Placement, Wait, gpus_of
-from scheduler_svc.core.placement.choose import Free, Shape, place, shape_of
+from scheduler_svc.core.placement.choose import Fits, Free, Shape, place, shape_of
 
 MAX_REWALKS = 32
 
@@ -82,7 +82,7 @@ class _Pass:
         self._starts: list[tuple[Job, Placement]] = []
         self._evicted: dict[int, int | None] = {}
         self._idle, self._soon = _free_gpus(cluster)
-        self._shapes: dict[int, Shape | None] = {}
+        self._fits = Fits(cluster)
 
     def walk(self, *, blocks_behind_head: bool) -> None:
         """Select by count. Where the highest waiting job found no place, hold nodes for it."""
@@ -146,18 +146,13 @@ class _Pass:
         self._selected.append(job)
         self._is_selected.add(job.job_id)
 
-    def _shape(self, job: Job) -> Shape | None:
-        if job.job_id not in self._shapes:
-            self._shapes[job.job_id] = shape_of(job, self._settings, self._cluster)
-        return self._shapes[job.job_id]
-
     def _not_eligible(self, job: Job) -> Wait | None:
         """Why a job takes no part in this walk, whatever is free."""
         if job.is_held:
             return Wait(reason=WaitReason.HELD)
         if job.backoff_until_ms > self._now_ms:
             return Wait(reason=WaitReason.BACKOFF, until_ms=job.backoff_until_ms)
-        if self._shape(job) is not None:
+        if self._fits.fewest_nodes(job) is not None:
             return None
         return Wait(
             reason=self._never_reason(job),
@@ -174,8 +169,9 @@ class _Pass:
 
     def _place(self, job: Job) -> bool:
         """Find GPUs for one selected job: a start, or a claim; False if there are none."""
-        shape = self._shape(job)
-        assert shape is not None, job
+        fewest = self._fits.fewest_nodes(job)
+        assert fewest is not None, job
+        shape = shape_of(job, self._settings, fewest)
         strictness = (True,) if shape.is_consolidated and shape.is_required else (True, False)
         if not shape.is_consolidated:
             strictness = (False,)
@@ -292,8 +288,6 @@ class _Pass:
 
     def _hold_nodes(self, job: Job) -> int:
         """Keep the nodes with the most idle GPUs for the job; return how many are now held."""
-        shape = self._shape(job)
-        assert shape is not None, job
         before = set(job.claim or ())
         by_wish = sorted(
             (node for node in self._cluster.nodes.values() if node.is_usable),

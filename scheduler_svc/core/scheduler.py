@@ -48,7 +48,6 @@ from broker.schemas.run import (
 from broker.schemas.views import Explanation, JobView, NodeView
 from scheduler_svc.core import invariants, jobs, knobs, nodes, runs, snapshot
 from scheduler_svc.core.explain import explanation
-from scheduler_svc.core.lifecycle import JobPhase
 from scheduler_svc.core.timers import TimerKind
 from scheduler_svc.core.views import job_view, node_view, shown_state
 from scheduler_svc.core.world import World
@@ -226,4 +225,3 @@ class Scheduler:
             del world.jobs[job_id]
         world.ended = []
         world.rejected = []
-        assert all(job.phase is not JobPhase.ENDED for job in world.jobs.values())

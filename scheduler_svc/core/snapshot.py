@@ -56,6 +56,7 @@ def restore(data: bytes) -> World:
     for job in saved.jobs[: saved.active]:
         world.engine.restore(job)
     world.jobs = {job.job_id: job for job in sorted(saved.jobs, key=lambda job: job.job_id)}
+    world.ended = [job.job_id for job in saved.jobs[saved.active :]]
     for job_id, kind, at_ms in saved.timers:
         world.engine.timers.set(job_id, kind, at_ms)
     return world

@@ -32,16 +32,26 @@ def is_consolidated(job: Job, settings: Settings) -> bool:
     return job.skew is None or job.skew > settings.pack_limit
 
 
-def shape_of(job: Job, settings: Settings, cluster: Cluster) -> Shape | None:
-    """Return the layout the job wants, or None if the usable cluster can never take it."""
-    slots = {
-        node.name: node.healthy_gpus() // job.gpus_per_worker
-        for node in cluster.nodes.values()
-        if node.is_usable
-    }
-    fewest = fewest_nodes(slots, job.workers)
-    if fewest is None:
-        return None
+class Fits:
+    """How many nodes a gang needs on the empty usable cluster; remembered for one pass."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._gpus = {
+            node.name: node.healthy_gpus() for node in cluster.nodes.values() if node.is_usable
+        }
+        self._fewest: dict[tuple[int, int], int | None] = {}
+
+    def fewest_nodes(self, job: Job) -> int | None:
+        """Return the number of nodes, or None if the gang never fits."""
+        key = (job.workers, job.gpus_per_worker)
+        if key not in self._fewest:
+            slots = {node: gpus // job.gpus_per_worker for node, gpus in self._gpus.items()}
+            self._fewest[key] = fewest_nodes(slots, job.workers)
+        return self._fewest[key]
+
+
+def shape_of(job: Job, settings: Settings, fewest: int) -> Shape:
+    """Return the layout the job wants."""
     return Shape(
         is_consolidated=is_consolidated(job, settings),
         is_required=(job.consolidate or settings.consolidate) == "require",

@@ -1,0 +1,1 @@
+"""Measurements; one file a question. Every figure in the docs was printed here."""
