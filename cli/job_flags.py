@@ -76,7 +76,18 @@ def specs_of(
             "nothing to submit: name a job file, or a command after '--'", ExitCode.USAGE
         )
     specs = read_files(files, "; to submit a command, write it after '--'")
-    return [_checked({**msgspec.to_builtins(spec), **flags}) if flags else spec for spec in specs]
+    return [_checked({**keys_of(spec), **flags}) if flags else spec for spec in specs]
+
+
+def keys_of(spec: JobSpec) -> dict[str, Any]:
+    """Return the keys of a job file that say what differs from the defaults."""
+    defaults = _plain(JobSpec(name="", run=""))
+    return {key: value for key, value in _plain(spec).items() if value != defaults[key]}
+
+
+def _plain(spec: JobSpec) -> dict[str, Any]:
+    plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(spec))
+    return plain
 
 
 def read_files(files: Sequence[str], hint: str = "") -> list[JobSpec]:

@@ -51,7 +51,7 @@ def queue_name(queue_index: int) -> str:
 
 def preemptions(attempts: tuple[Attempt, ...]) -> list[Preemption]:
     """Return the phases of each preemption among a job's attempts, oldest first."""
-    following = [*attempts[1:], None]
+    following = (*attempts, None)[1:]
     return [
         _preemption(stopped, asked_at_ms, after)
         for stopped, after in zip(attempts, following, strict=True)

@@ -101,7 +101,7 @@ def validate(
     for spec in specs:
         _request(spec)
     if form is Format.JSON:
-        output.print_json([msgspec.to_builtins(spec) for spec in specs])
+        output.print_json([job_flags.keys_of(spec) for spec in specs])
     else:
         output.print_lines(f"{spec.name}: valid, {_gang(spec)}" for spec in specs)
 
@@ -126,22 +126,12 @@ async def _send(peer: Client, requests: Sequence[bytes], key: str) -> list[int]:
 
 
 def _request(spec: JobSpec) -> bytes:
-    """Return the JSON of a request: the keys that differ from their defaults."""
-    plain = msgspec.to_builtins(spec)
-    defaults = {
-        field.name: msgspec.to_builtins(field.default)
-        for field in msgspec.structs.fields(JobSpec)
-        if field.default is not msgspec.NODEFAULT
-    }
-    changed = {key: value for key, value in plain.items() if value != defaults.get(key, _MISSING)}
-    request = msgspec.json.encode(changed)
+    """Return the JSON of a request; raises if no server would take it."""
+    request = msgspec.json.encode(job_flags.keys_of(spec))
     if len(request) > job_file.MAX_REQUEST_BYTES:
         problem = job_file.size_problem(len(request))
         raise CommandError(f"{spec.name}: {problem.message}", ExitCode.USAGE)
     return request
-
-
-_MISSING = object()
 
 
 def _gang(spec: JobSpec) -> str:
