@@ -110,10 +110,9 @@ class Liveness:
         silent_ms = now_ms - node.counted_from_ms
         if node.state == "up" and silent_ms >= self._suspect_after_ms:
             return Verdict(NodeSilent(node=name, silent_ms=silent_ms), f"silent/{name}/{node.mark}")
-        if node.state != "silent":
-            return None
-        if silent_ms >= self._lost_after_ms:
+        if node.state == "silent" and silent_ms >= self._lost_after_ms:
             return Verdict(NodeLost(node=name, silent_ms=silent_ms), f"lost/{name}/{node.mark}")
-        if node.heard_ms is not None and now_ms - node.heard_ms < self._suspect_after_ms:
+        is_heard = node.heard_ms is not None and now_ms - node.heard_ms < self._suspect_after_ms
+        if node.state in ("silent", "lost") and is_heard:
             return Verdict(NodeHeard(node=name), f"heard/{name}/{node.mark}")
         return None

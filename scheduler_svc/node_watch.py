@@ -7,7 +7,7 @@ from broker.bus import Bus, BusMessage, Subscription
 from broker.clock import Clock
 from broker.errors import BusUnavailableError, CodecError
 from broker.schemas.base import tag_of
-from broker.schemas.node import Heartbeat
+from broker.schemas.node import Heartbeat, NodeHeard
 from broker.schemas.views import NodeView
 from scheduler_svc.fold import View
 from scheduler_svc.liveness import Liveness
@@ -80,3 +80,5 @@ class NodeWatch:
                 codec.encode(verdict.message),
                 message_id=verdict.message_id,
             )
+        if any(isinstance(verdict.message, NodeHeard) for verdict in verdicts):
+            await self._bus.publish(subjects.INVENTORY, b"")

@@ -67,7 +67,7 @@ class NodeSilent(Input, frozen=True, kw_only=True, tag="node.silent"):
 
 
 class NodeHeard(Input, frozen=True, kw_only=True, tag="node.heard"):
-    """A silent node is heard again before it was given up."""
+    """A silent or lost node is heard again."""
 
     node: str
 

@@ -44,9 +44,9 @@ def on_silent(world: World, message: NodeSilent) -> None:
 
 
 def on_heard(world: World, message: NodeHeard) -> None:
-    """Heard again in time: its runs went on."""
+    """Heard again: in time, its runs went on; given up before, its launcher must report first."""
     node = world.cluster.nodes.get(message.node)
-    if node is not None and node.state == "silent":
+    if node is not None and node.state in ("silent", "lost"):
         node.state = "up"
         _set_known(world, message.node)
         world.emit(NodeUp, node=node.name, gpus=node.healthy_gpus(), problem=node.problem)
@@ -55,6 +55,7 @@ def on_heard(world: World, message: NodeHeard) -> None:
 def on_lost(world: World, message: NodeLost) -> None:
     """Silent past its launcher's lease: its launcher has stopped what ran there."""
     if _down(world, message.node, "lost"):
+        world.cluster.nodes[message.node].launcher_boot_id = ""
         _lose_runs(world, message.node, f"node {message.node} lost")
 
 

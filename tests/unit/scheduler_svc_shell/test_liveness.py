@@ -84,6 +84,14 @@ def test_a_node_that_joined_and_never_beat_counts_from_its_join():
     assert world.ids == ["silent/a/term-7/2"]
 
 
+def test_a_lost_node_that_beats_again_is_heard():
+    world = World("a")
+    world.beating.clear()
+    world.run(60_000)
+    world.beating.add("a")
+    assert kinds(world.run(3_000)) == [NodeHeard]
+
+
 def test_a_node_known_as_silent_by_an_earlier_leader_is_lost_after_a_full_wait():
     world = World("b")
     world.liveness.node_changed("a", "silent", 0)
