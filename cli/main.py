@@ -88,9 +88,14 @@ def run(arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        ignore_output()
         return ExitCode.DONE
     return code if isinstance(code, int) else ExitCode.DONE
+
+
+def ignore_output() -> None:
+    """Send what is still buffered nowhere: its reader has gone."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _usage(error: Any) -> int:

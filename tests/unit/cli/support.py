@@ -112,8 +112,9 @@ def placed(job_id, attempt, tasks: dict[str, str]):
         job_id=job_id,
         run_id=run_id(job_id, attempt),
         tasks=tuple(
-            TaskPlacement(role=name.split("-")[0], index=rank, rank=rank, node=node)
+            TaskPlacement(role=role, index=int(index), rank=rank, node=node)
             for rank, (name, node) in enumerate(tasks.items())
+            for role, _, index in [name.partition("-")]
         ),
     )
 
