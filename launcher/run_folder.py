@@ -1,7 +1,7 @@
 """Names inside a run's folder, shared by the launcher and the supervisor; standard library only.
 
 ``<state-dir>/runs/<run_id>/`` holds the status file, the control pipe, the logs and, where the
-job names none, the folder its tasks start in. The supervisor holds the lock while it lives.
+job names none, the folder its tasks start in. A supervisor locks the status file while it lives.
 """
 
 import fcntl
@@ -9,7 +9,6 @@ import os
 
 STATUS = "status.jsonl"
 CONTROL = "control"
-LOCK = "supervisor.lock"
 SCRIPT = "script.sh"
 LOGS = "logs"
 WORK = "work"
@@ -19,21 +18,16 @@ MARK = "TIRESIAS_RUN_DIR"
 """The variable by which a process of the run is known wherever it hides."""
 
 
-def try_lock(run_dir: str) -> int | None:
-    """Take the run's lock and return its file descriptor; None if a supervisor is alive."""
-    file = os.open(os.path.join(run_dir, LOCK), os.O_RDWR | os.O_CREAT, 0o600)
+def lock_status(run_dir: str) -> int | None:
+    """Open the status file for appending, for us alone; None if a supervisor is alive."""
+    path = os.path.join(run_dir, STATUS)
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(file)
         return None
     return file
-
-
-def open_status(run_dir: str) -> int:
-    """Open the status file for appending."""
-    path = os.path.join(run_dir, STATUS)
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
 
 
 def read_status(run_dir: str) -> bytes:

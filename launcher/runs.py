@@ -9,8 +9,6 @@ import logging
 from collections.abc import Callable
 from weakref import WeakValueDictionary
 
-import msgspec
-
 from broker.clock import Clock
 from broker.schemas.command import AnyCommand, PreemptRun, PrepareRun, StartRun, StopRun
 from broker.schemas.run import (
@@ -220,7 +218,7 @@ class RunKeeper:
         plan = build_plan(
             run.prepare, run.cluster, self._paths(run.prepare), self._config.log_limits
         )
-        await self._supervisors.spawn(run_id, msgspec.json.encode(plan))
+        await self._supervisors.spawn(plan)
 
     async def _stop(self, run_id: str, reason: StopReason, grace_ms: int) -> None:
         self._journal.record(StopIntended(run_id=run_id, reason=reason, grace_ms=grace_ms))

@@ -7,6 +7,7 @@ are told from there until the input log has them.
 import asyncio
 import logging
 import shutil
+import uuid
 from contextlib import aclosing
 from pathlib import Path
 
@@ -15,8 +16,9 @@ from broker.bus import Bus, BusMessage, Delivery
 from broker.clock import Clock
 from broker.codec import decode_output, encode
 from broker.errors import BusError, CodecError
+from broker.ids import InvalidIdError, checked_token, split_run_id
 from broker.runtime import Supervisor
-from broker.schemas.command import Command
+from broker.schemas.command import Command, PrepareRun
 from broker.schemas.run import InventoryReported, StopReason
 from broker.topology import DECISIONS
 from launcher.config import LauncherConfig
@@ -175,14 +177,19 @@ class Launcher:
             logger.error("command %d dropped: %s", message.seq, error)  # noqa: TRY400 it is told
             await delivery.ack()
             return
-        if isinstance(command, Command) and self._is_valid(command, message.seq):
+        if isinstance(command, Command) and self._is_for_us(command, message.seq):
             await self._keeper.obey(command)
         await delivery.ack()
 
-    def _is_valid(self, command: Command, seq: int) -> bool:
+    def _is_for_us(self, command: Command, seq: int) -> bool:
         book = self._journal.book
-        if command.node != self._config.node or book.is_stale(command.epoch, seq):
-            logger.warning("command %d for %s dropped: not ours or stale", seq, command.node)
+        problem = _problem_of(command)
+        if command.node != self._config.node:
+            problem = f"it is for node {command.node!r}"
+        elif book.is_stale(command.epoch, seq):
+            problem = f"its leader's epoch {command.epoch} is older than {book.epoch}"
+        if problem:
+            logger.warning("command %d dropped: %s", seq, problem)
             return False
         if command.epoch > book.epoch:
             self._journal.record(EpochSeen(epoch=command.epoch))
@@ -227,7 +234,7 @@ class Launcher:
             node=self._config.node, boot_id=boot_id, runs=self._journal.book.inventory()
         )
         subject = subjects.node_input(self._config.node, "inventory_reported")
-        message_id = f"inventory/{self._config.node}/{self._clock.now_ms()}"
+        message_id = f"inventory/{self._config.node}/{uuid.uuid4().hex}"
         try:
             await self._bus.append(subject, encode(message), message_id=message_id)
         except BusError as error:
@@ -246,6 +253,18 @@ class Launcher:
                 logger.error("left behind at exit: runs %s", ", ".join(book.runs) or "none")
                 return
             await self._clock.sleep_ms(_LAST_POLL_MS)
+
+
+def _problem_of(command: Command) -> str:
+    """Say which name of a command cannot be a file name; usually empty."""
+    try:
+        split_run_id(command.run_id)
+        if isinstance(command, PrepareRun):
+            for task in command.tasks:
+                checked_token("task", task.name)
+    except InvalidIdError as error:
+        return str(error)
+    return ""
 
 
 def _read_boot_id() -> str:

@@ -8,7 +8,7 @@ only, because there is one such process per run.
 
 import json
 import os
-import selectors
+import select
 import signal
 import time
 from collections.abc import Callable, Mapping
@@ -21,7 +21,7 @@ from launcher.log_writer import LogWriter
 from launcher.task_process import adopt_orphans, become_task
 
 _SPAWN_FAILED = 126
-_KILL_PERIOD_S = 0.05
+_KILL_PERIOD_MS = 50.0
 _KILL_LIMIT_S = 10.0
 _READ_BYTES = 65_536
 _LAST_READ_BYTES = 1024 * 1024
@@ -52,7 +52,8 @@ class Supervisor:
         self._dir: str = plan["run_dir"]
         self._control = os.path.join(self._dir, run_folder.CONTROL)
         self._grace_ms: int = plan["grace_ms"]
-        self._selector = selectors.DefaultSelector()
+        self._poll = select.poll()
+        self._actions: dict[int, Callable[[], object]] = {}
         self._tasks: list[_Task] = []
         self._asked_at: float | None = None
         self._is_stopping = False
@@ -66,41 +67,39 @@ class Supervisor:
 
     def run(self) -> None:
         """Do everything, unless the run already has or had a supervisor."""
-        lock = run_folder.try_lock(self._dir)
-        if lock is None:
+        status = run_folder.lock_status(self._dir)
+        if status is None or os.fstat(status).st_size > 0:
             return
-        self._status = run_folder.open_status(self._dir)
-        if os.fstat(self._status).st_size > 0:
-            return
+        self._status = status
         self._note("supervising", pid=os.getpid())
-        self._listen()
+        adopt_orphans()
+        control = run_folder.open_pipe(self._control)
+        self._watch(control, lambda: self._on_control(control))
         self._spawn_tasks()
+        self._catch_signals()
         self._note("started", pids={task.name: task.pid for task in self._tasks if task.pid})
         self._ring()
         while not self._is_finished():
             self._turn()
         self._end()
 
-    def _listen(self) -> None:
-        adopt_orphans()
-        wake, woken = os.pipe()
-        os.set_blocking(wake, False)
-        os.set_blocking(woken, False)
+    def _catch_signals(self) -> None:
+        """After the start, so that a task can be asked to stop before it executes its command."""
+        wake, woken = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._watch(wake, lambda: os.read(wake, _READ_BYTES))
         signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
         signal.signal(signal.SIGTERM, self._on_term)
-        control = run_folder.open_pipe(self._control)
-        self._watch(wake, lambda: os.read(wake, _READ_BYTES))
-        self._watch(control, lambda: self._on_control(control))
 
     def _watch(self, file: int, action: Callable[[], object]) -> None:
-        self._selector.register(file, selectors.EVENT_READ, action)
+        self._actions[file] = action
+        self._poll.register(file, select.POLLIN)
 
     def _spawn_tasks(self) -> None:
         logs = os.path.join(self._dir, run_folder.LOGS)
         work = os.path.join(self._dir, run_folder.WORK)
-        os.makedirs(logs, mode=0o700, exist_ok=True)
-        os.makedirs(work, mode=0o700, exist_ok=True)
+        os.mkdir(logs, 0o700)
+        os.mkdir(work, 0o700)
         if script := self._plan["script"]:
             path = os.path.join(self._dir, run_folder.SCRIPT)
             with open(path, "wb", opener=lambda name, flags: os.open(name, flags, 0o700)) as file:
@@ -115,10 +114,8 @@ class Supervisor:
                 self._on_gone(task, _SPAWN_FAILED)
 
     def _spawn(self, task: _Task, work: str) -> None:
-        """Fork with signals blocked: a request to stop must not fall between fork and exec."""
         output, tasks_end = os.pipe()
         supervisor = os.getpid()
-        old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
         try:
             task.pid = os.fork()
             if task.pid == 0:
@@ -128,15 +125,15 @@ class Supervisor:
         except OSError as error:
             task.log.write(f"tiresias: cannot start a process: {error.strerror}\n".encode())
         finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
             os.close(tasks_end)
         os.set_blocking(output, False)
         task.output = output
         self._watch(output, lambda: self._pump(task))
 
     def _turn(self) -> None:
-        for key, _ in self._selector.select(self._wait_s()):
-            key.data()
+        self._reap()
+        for file, _ in self._poll.poll(self._wait_ms()):
+            self._actions[file]()
         if self._is_terminated:
             self._on_ask("Shutdown", self._grace_ms)
         self._reap()
@@ -145,12 +142,14 @@ class Supervisor:
                 self._note_exit(task)
         self._press()
 
-    def _wait_s(self) -> float | None:
+    def _wait_ms(self) -> float | None:
+        if not self._has_children:
+            return 0
         if self._kill_at is None:
             return None
         if self._give_up_at is not None:
-            return _KILL_PERIOD_S
-        return max(0.0, self._kill_at - time.monotonic())
+            return _KILL_PERIOD_MS
+        return max(0.0, (self._kill_at - time.monotonic()) * 1000 + 1)
 
     def _pump(self, task: _Task) -> bool:
         """Move output into the log; return whether there may be more."""
@@ -163,7 +162,8 @@ class Supervisor:
         if data:
             task.log.write(data)
             return True
-        self._selector.unregister(task.output)
+        self._poll.unregister(task.output)
+        del self._actions[task.output]
         os.close(task.output)
         task.output = None
         return False

@@ -1,7 +1,7 @@
 """The launcher's side of its runs' supervisors: fork them, ask them to stop, read what they wrote.
 
-A supervisor is alive while it holds the lock of its run's folder, so neither a reused process id
-nor a restarted launcher can be mistaken about it.
+A supervisor is alive while it holds the lock of its run's status file, so neither a reused process
+id nor a restarted launcher can be mistaken about it.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ import msgspec
 from broker.schemas.run import StopReason
 from launcher import process_tree, run_folder
 from launcher.core.run_status import Ended, RunStatus, fold, read_facts
+from launcher.core.task_plan import RunPlan
 from launcher.fork_server import ForkServer
 
 _KILL_LIMIT_S = 10.0
@@ -30,7 +31,7 @@ class Supervisors(Protocol):
         """Make the run's folder; raises `OSError`."""
         ...
 
-    async def spawn(self, run_id: str, plan: bytes) -> None:
+    async def spawn(self, plan: RunPlan) -> None:
         """Fork a supervisor. Spawning again is harmless: a run has one at most."""
         ...
 
@@ -59,8 +60,8 @@ class LocalSupervisors:
     def create_folder(self, run_id: str) -> None:
         Path(self._folder(run_id)).mkdir(mode=0o700, parents=True, exist_ok=True)
 
-    async def spawn(self, run_id: str, plan: bytes) -> None:
-        await self._fork_server.fork(plan)
+    async def spawn(self, plan: RunPlan) -> None:
+        await self._fork_server.fork(msgspec.json.encode(plan))
 
     def ask(self, run_id: str, reason: StopReason, grace_ms: int) -> None:
         line = msgspec.json.encode({"stop": reason, "grace_ms": grace_ms}) + b"\n"
@@ -70,10 +71,10 @@ class LocalSupervisors:
         return read_status(self._folder(run_id))
 
     def is_alive(self, run_id: str) -> bool:
-        lock = run_folder.try_lock(self._folder(run_id))
-        if lock is None:
+        status = run_folder.lock_status(self._folder(run_id))
+        if status is None:
             return True
-        os.close(lock)
+        os.close(status)
         return False
 
     async def bury(self, run_id: str) -> None:
@@ -107,24 +108,19 @@ def read_status(run_dir: str) -> RunStatus:
 
 
 def _bury(run_dir: str) -> None:
-    """Blocking. Under the lock, so that a supervisor that comes late finds the run ended."""
-    lock = run_folder.try_lock(run_dir)
-    if lock is None:
+    """Blocking. Under the lock, so that a supervisor that comes late finds the run ended.
+
+    The newline before the fact ends a line that the killed supervisor may have left torn.
+    """
+    status = run_folder.lock_status(run_dir)
+    if status is None:
         return
     try:
         if read_status(run_dir).ended is None:
             left = _kill_marked(f"{run_folder.MARK}={run_dir}")
-            _write_fact(run_dir, Ended(leftover_pids=tuple(left), lost=True))
-    finally:
-        os.close(lock)
-
-
-def _write_fact(run_dir: str, fact: Ended) -> None:
-    """Append a fact; the newline before it ends a line that a killed supervisor left torn."""
-    status = run_folder.open_status(run_dir)
-    try:
-        os.write(status, b"\n" + msgspec.json.encode(fact) + b"\n")
-        os.fsync(status)
+            fact = msgspec.json.encode(Ended(leftover_pids=tuple(left), lost=True))
+            os.write(status, b"\n" + fact + b"\n")
+            os.fsync(status)
     finally:
         os.close(status)
 

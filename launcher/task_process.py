@@ -46,9 +46,8 @@ def become_task(
 
 
 def _reset_signals() -> None:
-    for number in (*_IGNORED_BY_PYTHON, signal.SIGTERM, signal.SIGCHLD):
+    for number in _IGNORED_BY_PYTHON:
         signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, [])
 
 
 def _connect_streams(output: int) -> None:

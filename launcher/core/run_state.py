@@ -165,7 +165,7 @@ class Book(msgspec.Struct, kw_only=True, tag_field="record", tag="book"):
                 self._stop(record)
             case ReportMade():
                 self._report(record.report)
-            case ReportDelivered():
+            case _:
                 self._deliver(record.run_id)
 
     def is_stale(self, epoch: int, seq: int) -> bool:

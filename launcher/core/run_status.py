@@ -94,7 +94,7 @@ def fold(facts: Iterable[AnyFact]) -> RunStatus:
                 asked = asked or fact.reason
             case TaskEnded():
                 exits.append(fact)
-            case Ended():
+            case _:
                 ended = ended or fact
     return RunStatus(
         is_supervised=is_supervised, pids=pids, asked=asked, exits=tuple(exits), ended=ended
