@@ -129,10 +129,12 @@ class _Pass:
         plan = Plan(self._starts, [], [], [])
         for job in self._jobs:
             job.claim = self._claims.get(job.job_id)
-            if job.job_id in self._evicted and job.exempt_until_ms > self._now_ms:
-                plan.exempt_victims.append(job)
-            elif job.job_id in self._evicted:
-                plan.preempts.append((job, self._evicted[job.job_id]))
+            if job.job_id in self._evicted:
+                for_job = self._evicted[job.job_id]
+                if for_job is not None and job.exempt_until_ms > self._now_ms:
+                    plan.exempt_victims.append(job)
+                else:
+                    plan.preempts.append((job, for_job))
             is_served = job.job_id in starting or (
                 job.is_holding and job.job_id not in self._evicted
             )
