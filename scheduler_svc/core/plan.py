@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from broker.ids import split_run_id
 from broker.schemas.operator import Settings
 from broker.schemas.views import WaitReason
 from scheduler_svc.core.cluster import Cluster
@@ -19,6 +18,8 @@ from scheduler_svc.core.job import Job, Placement, Wait, gpus_of
 from scheduler_svc.core.placement.choose import Fits, Free, Shape, place, shape_of
 
 MAX_REWALKS = 32
+_BLOCKS_NOBODY = frozenset((WaitReason.HELD, WaitReason.NO_NODE_EVER_FITS, WaitReason.NO_NODES))
+"""Not even a strict order waits for a job that its user holds, or that can never run."""
 
 
 class Plan(msgspec.Struct):
@@ -47,8 +48,7 @@ def make_plan(
     unplaceable: set[int] = set()
     for _ in range(MAX_REWALKS):
         attempt = _Pass(jobs, cluster, settings, now_ms, unplaceable, is_preemptive=is_preemptive)
-        attempt.walk(blocks_behind_head=blocks_behind_head)
-        newly_unplaceable = attempt.place_selected()
+        newly_unplaceable = attempt.walk(blocks_behind_head=blocks_behind_head)
         if newly_unplaceable is None:
             break
         unplaceable.add(newly_unplaceable.job_id)
@@ -75,8 +75,9 @@ class _Pass:
         self._unplaceable = unplaceable
         self._is_preemptive = is_preemptive
         self._rank = {job.job_id: rank for rank, job in enumerate(jobs)}
-        self._selected: list[Job] = []
         self._is_selected: set[int] = set()
+        self._to_place: list[Job] = []
+        self._is_holding_nodes = False
         self._waits: dict[int, Wait] = {}
         self._claims: dict[int, Placement] = {}
         self._starts: list[tuple[Job, Placement]] = []
@@ -84,44 +85,34 @@ class _Pass:
         self._idle, self._soon = _free_gpus(cluster)
         self._fits = Fits(cluster)
 
-    def walk(self, *, blocks_behind_head: bool) -> None:
-        """Select by count. Where the highest waiting job found no place, hold nodes for it."""
-        left = self._cluster.obtainable_gpus() + _stranded_gpus(self._jobs, self._cluster)
-        is_blocked = False
+    def walk(self, *, blocks_behind_head: bool) -> Job | None:
+        """Select by count and place those selected; return the first that has no place, if any.
+
+        For the highest that had no place in an earlier walk, nodes are held when its turn comes:
+        those ahead of it have been placed by then.
+        """
+        self._evict_held()
+        missed = None
+        left = self._cluster.obtainable_gpus()
         for job in self._jobs:
             if job.is_holding and not job.is_held:
-                if job.gpus <= left or not self._is_preemptive:
-                    left -= job.gpus
-                    self._select(job)
+                left -= self._keep(job, left)
                 continue
-            wait = self._not_eligible(job)
-            if wait is None and not is_blocked and job.job_id in self._unplaceable:
-                wait = Wait(reason=WaitReason.FRAGMENTED, needed_gpus=job.gpus, free_gpus=left)
-                if job.job_id == min(self._unplaceable, key=self._rank.__getitem__):
-                    left -= self._hold_nodes(job)
-                    wait = Wait(reason=WaitReason.RESERVED, needed_gpus=job.gpus, free_gpus=left)
-            elif wait is None and (is_blocked or job.gpus > left):
-                wait = Wait(
-                    reason=WaitReason.RESOURCES, needed_gpus=job.gpus, free_gpus=max(left, 0)
-                )
+            wait = self._not_eligible(job) or self._too_big(job, left)
+            if wait is None and job.job_id in self._unplaceable:
+                missed = missed or self._place_selected()
+                left -= self._hold_nodes(job)
+                is_reserved = job.job_id in self._claims
+                reason = WaitReason.RESERVED if is_reserved else WaitReason.FRAGMENTED
+                wait = Wait(reason=reason, needed_gpus=job.gpus, free_gpus=left)
             if wait is None:
                 left -= job.gpus
-                self._select(job)
+                self._to_place.append(job)
                 continue
             self._waits[job.job_id] = wait
-            is_blocked = is_blocked or (blocks_behind_head and not job.is_held)
-
-    def place_selected(self) -> Job | None:
-        """Place the selected jobs in order; return the first that has no place, if any."""
-        for job in self._jobs:
-            if job.is_held and job.is_holding:
-                self._evict(job, None)
-        missed = None
-        for job in self._selected:
-            if not job.is_holding and not self._place(job):
-                self._waits[job.job_id] = Wait(reason=WaitReason.FRAGMENTED, needed_gpus=job.gpus)
-                missed = missed or job
-        return missed
+            if blocks_behind_head and wait.reason not in _BLOCKS_NOBODY:
+                left = 0
+        return missed or self._place_selected()
 
     def commit(self) -> Plan:
         """Write claims and waits to the jobs; return what the caller shall do."""
@@ -144,9 +135,40 @@ class _Pass:
             job.wait = wait
         return plan
 
-    def _select(self, job: Job) -> None:
-        self._selected.append(job)
+    def _evict_held(self) -> None:
+        """Running jobs that their users hold give up their GPUs, whoever wants them."""
+        for job in self._jobs:
+            if job.is_held and job.is_holding:
+                self._evict(job, None)
+
+    def _keep(self, job: Job, left: int) -> int:
+        """Let a running job keep its GPUs if the count allows; return how many others lose.
+
+        GPUs that nobody else could use (cordoned, silent or faulty) cost nothing.
+        """
+        usable = sum(
+            self._cluster.is_usable(node, gpu_id) for node, gpu_id in gpus_of(job.placement or {})
+        )
+        if job.job_id in self._evicted or (usable > left and self._is_preemptive):
+            return 0
         self._is_selected.add(job.job_id)
+        return usable
+
+    def _too_big(self, job: Job, left: int) -> Wait | None:
+        """All or nothing: the GPUs left by the jobs ahead must do."""
+        if job.gpus <= left:
+            return None
+        return Wait(reason=WaitReason.RESOURCES, needed_gpus=job.gpus, free_gpus=max(left, 0))
+
+    def _place_selected(self) -> Job | None:
+        """Place the selected jobs in order; return the first that has no place, if any."""
+        missed = None
+        for job in self._to_place:
+            if not self._place(job):
+                self._waits[job.job_id] = Wait(reason=WaitReason.FRAGMENTED, needed_gpus=job.gpus)
+                missed = missed or job
+        self._to_place = []
+        return missed
 
     def _not_eligible(self, job: Job) -> Wait | None:
         """Why a job takes no part in this walk, whatever is free."""
@@ -169,15 +191,15 @@ class _Pass:
         fits_with_all = slots >= job.workers
         return WaitReason.NODES_CORDONED if fits_with_all else WaitReason.NO_NODE_EVER_FITS
 
-    def _place(self, job: Job) -> bool:
-        """Find GPUs for one selected job: a start, or a claim; False if there are none."""
+    def _shape(self, job: Job) -> Shape:
         fewest = self._fits.fewest_nodes(job)
         assert fewest is not None, job
-        shape = shape_of(job, self._settings, fewest)
-        strictness = (True,) if shape.is_consolidated and shape.is_required else (True, False)
-        if not shape.is_consolidated:
-            strictness = (False,)
-        for is_strict in strictness:
+        return shape_of(job, self._settings, fewest)
+
+    def _place(self, job: Job) -> bool:
+        """Find GPUs for one selected job: a start, or a claim; False if there are none."""
+        shape = self._shape(job)
+        for is_strict in shape.strictness:
             placement = place(job, shape, self._idle, self._cluster, is_strict=is_strict)
             if placement is not None and job.placement is None:
                 self._take(placement)
@@ -186,9 +208,12 @@ class _Pass:
             if placement is not None or self._keeps_claim(job, shape, is_strict=is_strict):
                 self._claim(job, placement or job.claim or {})
                 return True
-            if self._claim_with_victims(job, shape, is_strict=is_strict):
-                return True
-        return False
+            below = self._running_below(job)
+            unselected = [other for other in below if other.job_id not in self._is_selected]
+            for victims in ([], unselected):
+                if self._claim_with_victims(job, shape, victims, is_strict=is_strict):
+                    return True
+        return self._claim_with_victims(job, shape, below, is_strict=is_strict)
 
     def _keeps_claim(self, job: Job, shape: Shape, *, is_strict: bool) -> bool:
         """The GPUs promised before are still to be had without any further victim."""
@@ -200,32 +225,30 @@ class _Pass:
             for node, gpu_id in claimed
         )
 
-    def _claim_with_victims(self, job: Job, shape: Shape, *, is_strict: bool) -> bool:
-        """Claim GPUs being released, then those of victims the count chose, then of others."""
-        for candidates in self._victim_candidates(job):
-            victims = self._fewest_victims(job, shape, candidates, is_strict=is_strict)
-            if victims is None:
-                continue
-            free = self._with_victims(victims)
-            placement = place(job, shape, free, self._cluster, is_strict=is_strict)
-            assert placement is not None, job
-            for victim in victims:
-                self._evict(victim, job.job_id)
-            self._claim(job, placement)
-            return True
-        return False
+    def _claim_with_victims(
+        self, job: Job, shape: Shape, candidates: list[Job], *, is_strict: bool
+    ) -> bool:
+        """Claim idle GPUs, GPUs being released and those of as few candidates as will do."""
+        victims = self._fewest_victims(job, shape, candidates, is_strict=is_strict)
+        if victims is None:
+            return False
+        free = self._with_victims(victims)
+        placement = place(job, shape, free, self._cluster, is_strict=is_strict)
+        assert placement is not None, job
+        for victim in victims:
+            self._evict(victim, job.job_id)
+        self._claim(job, placement)
+        return True
 
-    def _victim_candidates(self, job: Job) -> list[list[Job]]:
-        """No victims; running jobs below that were not selected; all running jobs below."""
+    def _running_below(self, job: Job) -> list[Job]:
+        """Whom the job may preempt, lowest first."""
         if not self._is_preemptive:
-            return [[]]
-        below = [
+            return []
+        return [
             other
             for other in reversed(self._jobs[self._rank[job.job_id] + 1 :])
             if other.is_holding and other.job_id not in self._evicted
         ]
-        unselected = [other for other in below if other.job_id not in self._is_selected]
-        return [[], unselected, below]
 
     def _fewest_victims(
         self, job: Job, shape: Shape, candidates: list[Job], *, is_strict: bool
@@ -273,13 +296,14 @@ class _Pass:
         self._waits[job.job_id] = Wait(
             reason=WaitReason.WAITING_FOR_PREEMPTION,
             needed_gpus=job.gpus,
-            for_job=self._owner_of(placement),
+            for_job=self._owner_of(placement, job),
         )
 
-    def _owner_of(self, placement: Placement) -> int | None:
-        """The first job that must give up a GPU of the placement."""
+    def _owner_of(self, placement: Placement, job: Job) -> int | None:
+        """The first other job that must give up a GPU of the placement."""
         owners = (self._cluster.gpu(node, gpu_id).owner for node, gpu_id in gpus_of(placement))
-        return next((split_run_id(owner)[0] for owner in owners if owner is not None), None)
+        jobs = (int(owner.partition("-")[0]) for owner in owners if owner is not None)
+        return next((job_id for job_id in jobs if job_id != job.job_id), None)
 
     def _take(self, placement: Placement) -> None:
         """Remove the placement's GPUs from what lower jobs may have."""
@@ -289,26 +313,25 @@ class _Pass:
                     pool[node].remove(gpu_id)
 
     def _hold_nodes(self, job: Job) -> int:
-        """Keep the nodes with the most idle GPUs for the job; return how many are now held."""
-        before = set(job.claim or ())
-        by_wish = sorted(
-            (node for node in self._cluster.nodes.values() if node.is_usable),
-            key=lambda n: (n.name not in before, -len(self._idle.get(n.name, ())), n.name),
+        """Keep the nodes with the most idle GPUs for the job; return how many GPUs are now held.
+
+        Only nodes that can take the gang together, and only for one job a pass.
+        """
+        if self._is_holding_nodes:
+            return 0
+        self._is_holding_nodes = True
+        before = job.claim or {}
+        wishes = sorted(
+            self._idle, key=lambda name: (name not in before, -len(self._idle[name]), name)
         )
-        missing, held = job.workers, 0
         claim: Placement = {}
-        for node in by_wish:
-            slots = min(node.healthy_gpus() // job.gpus_per_worker, missing)
-            if slots == 0:
-                continue
-            pool = self._idle.get(node.name, [])
-            wanted = min(slots * job.gpus_per_worker, len(pool))
-            claim[node.name] = [pool[:wanted]]
-            held += wanted
-            missing -= slots
-        self._take(claim)
-        self._claims[job.job_id] = claim
-        return held
+        for node, workers in self._fits.fill(job, self._shape(job), wishes).items():
+            if held := self._idle[node][: workers * job.gpus_per_worker]:
+                claim[node] = [held]
+        if claim:
+            self._take(claim)
+            self._claims[job.job_id] = claim
+        return len(gpus_of(claim))
 
 
 def _kind(wait: Wait | None) -> tuple[WaitReason, int | None] | None:
@@ -325,16 +348,6 @@ def _free_gpus(cluster: Cluster) -> tuple[Free, Free]:
             idle[node.name] = [gpu_id for gpu_id, gpu in healthy if gpu.owner is None]
             soon[node.name] = [gpu_id for gpu_id, gpu in healthy if gpu.is_releasing]
     return idle, soon
-
-
-def _stranded_gpus(jobs: list[Job], cluster: Cluster) -> int:
-    """GPUs of running jobs that nobody else could use: cordoned, silent or faulty."""
-    return sum(
-        not cluster.is_usable(node, gpu_id)
-        for job in jobs
-        if job.is_holding
-        for node, gpu_id in gpus_of(job.placement or {})
-    )
 
 
 def _first_true(length: int, test: Callable[[int], bool]) -> int:

@@ -4,6 +4,7 @@ Consolidated if the job's skew is above PACKLIMIT or not known, else spread (pap
 """
 
 from collections.abc import Callable, Mapping
+from heapq import nlargest
 
 import msgspec
 
@@ -25,6 +26,13 @@ class Shape(msgspec.Struct, frozen=True):
     is_consolidated: bool
     is_required: bool
     fewest_nodes: int
+
+    @property
+    def strictness(self) -> tuple[bool, ...]:
+        """Which of ``is_strict`` to try, in order: only the fewest nodes, any number of them."""
+        if not self.is_consolidated:
+            return (False,)
+        return (True,) if self.is_required else (True, False)
 
 
 def is_consolidated(job: Job, settings: Settings) -> bool:
@@ -48,6 +56,25 @@ class Fits:
             slots = {node: gpus // job.gpus_per_worker for node, gpus in self._gpus.items()}
             self._fewest[key] = fewest_nodes(slots, job.workers)
         return self._fewest[key]
+
+    def fill(self, job: Job, shape: "Shape", wishes: list[str]) -> dict[str, int]:
+        """Return node -> workers: the first of ``wishes`` with which the gang would fit, if idle.
+
+        A gang that must be consolidated gets no more than its fewest nodes, so each node taken
+        must leave enough room on the largest of the others.
+        """
+        left = {node: self._gpus[node] // job.gpus_per_worker for node in wishes}
+        is_limited = shape.is_consolidated and shape.is_required
+        nodes_left = shape.fewest_nodes if is_limited else len(left)
+        missing = job.workers
+        filled: dict[str, int] = {}
+        for node in wishes:
+            slots = min(left.pop(node), missing)
+            if slots and sum(nlargest(nodes_left - 1, left.values())) >= missing - slots:
+                filled[node] = slots
+                missing -= slots
+                nodes_left -= 1
+        return filled
 
 
 def shape_of(job: Job, settings: Settings, fewest: int) -> Shape:
