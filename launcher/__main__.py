@@ -5,11 +5,12 @@ import asyncio
 import fcntl
 import functools
 import os
+import socket
 from pathlib import Path
 
 from broker.clock import SystemClock
 from broker.errors import TiresiasError
-from broker.ids import checked_token
+from broker.ids import checked_token, to_token
 from broker.nats_bus import connect
 from broker.runtime import run_service
 from launcher.config import LauncherConfig
@@ -56,13 +57,13 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="launcher", description=__doc__)
     add = parser.add_argument
     add("--nats", metavar="URL", default=os.environ.get("TIRESIAS_NATS", _NATS))
-    add("--node", metavar="NAME", required=True)
+    add("--node", metavar="NAME", default=to_token(socket.gethostname()))
     add("--state-dir", metavar="DIR", type=Path, required=True)
     add("--run-dir", metavar="DIR", type=Path, required=True, help="shared with the node's agent")
     add("--checkpoint-root", metavar="DIR", type=Path, required=True)
     add("--ports", metavar="FIRST-LAST", type=_ports, default=(20_000, 29_999))
     add("--on-exit", choices=("leave", "stop"), default="leave", help="what to do with the runs")
-    add("--lease-ms", metavar="N", type=int, default=30_000)
+    add("--lease-ms", metavar="N", type=int, default=30_000, help="stop all runs when cut off")
     add("--log-level", metavar="LEVEL", default="INFO")
     add("--metrics-port", metavar="N", type=int, default=0, help="0: no metrics")
     return parser

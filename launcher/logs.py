@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 from broker.bus import Bus, BusMessage
@@ -36,7 +37,10 @@ class LogServer:
         clock: Clock,
         tasks: Supervisor,
         metrics: LauncherMetrics,
+        is_live: Callable[[str], bool],
     ) -> None:
+        """``is_live`` tells whether a run, by its id, has not ended on this node."""
+        self._is_live = is_live
         self._runs_dir = runs_dir
         self._bus = bus
         self._clock = clock
@@ -70,7 +74,8 @@ class LogServer:
         while True:
             if not folder.is_dir():
                 return LogChunk(error=f"run {request.run_id} is not known on this node")
-            chunk = await asyncio.to_thread(read_chunk, folder, request)
+            is_live = self._is_live(request.run_id)
+            chunk = await asyncio.to_thread(read_chunk, folder, request, is_live=is_live)
             left_ms = until_ms - self._clock.monotonic_ms()
             if chunk.data or chunk.final or left_ms <= 0:
                 return chunk
@@ -78,13 +83,13 @@ class LogServer:
             poll_ms = min(2 * poll_ms, _LONGEST_POLL_MS)
 
 
-def read_chunk(folder: Path, request: LogRead) -> LogChunk:
+def read_chunk(folder: Path, request: LogRead, *, is_live: bool) -> LogChunk:
     """Read what is there now.
 
     Whether the task is over is looked at first, so nothing is missed. A segment that rotation
     removes meanwhile gives an empty chunk, and the next request the following segment.
     """
-    is_over = read_status(str(folder)).is_task_over(request.task)
+    is_over = not is_live or read_status(str(folder)).is_task_over(request.task)
     segments = _segments(folder / LOGS, request.task)
     span = locate(segments, request.offset)
     if span is None:

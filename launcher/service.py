@@ -125,6 +125,7 @@ class Launcher:
             clock=self._clock,
             tasks=self._tasks,
             metrics=self._metrics,
+            is_live=self._journal.book.runs.__contains__,
         )
         subscriptions = [
             await self._bus.subscribe(subjects.control(self._config.node, "logs"), logs.on_request),

@@ -99,7 +99,8 @@ class Supervisor:
         logs = os.path.join(self._dir, run_folder.LOGS)
         work = os.path.join(self._dir, run_folder.WORK)
         os.mkdir(logs, 0o700)
-        os.mkdir(work, 0o700)
+        if not self._plan["workdir"]:
+            os.mkdir(work, 0o700)
         if script := self._plan["script"]:
             path = os.path.join(self._dir, run_folder.SCRIPT)
             with open(path, "wb", opener=lambda name, flags: os.open(name, flags, 0o700)) as file:

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from broker.schemas.run import RunPrepared
 from launcher.core.task_plan import LogLimits
 from tests.process.launcher.support import Node, until, workers
 
@@ -65,6 +66,15 @@ async def test_a_follower_sees_the_end_of_its_task_before_the_run_ends(node):
     assert await follow_from_start(node, run_id) == b"bye\n"
     await node.stop(run_id)
     await node.exit_of(run_id)
+
+
+async def test_the_log_of_a_run_that_never_started_is_empty_and_final(node):
+    run_id = await node.prepare("echo never")
+    await node.heard(RunPrepared, run_id)
+    assert not (await node.read_log(run_id)).final
+    await node.stop(run_id)
+    await node.exit_of(run_id)
+    assert await node.follow(run_id) == b""
 
 
 async def test_a_process_of_somebody_else_that_holds_the_pipe_does_not_delay_the_end(node):
