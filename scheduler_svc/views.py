@@ -12,6 +12,8 @@ from scheduler_svc.fold import View, view_key
 
 WINDOW = 64
 RETRY_MS = 500
+PAUSE_MS = 50
+"""Between two batches: a job that changes several times meanwhile is written once."""
 
 _log = logging.getLogger(__name__)
 
@@ -24,6 +26,7 @@ class ViewWriter:
         self._clock = clock
         self._waiting: dict[tuple[str, str], View] = {}
         self._have_work = asyncio.Event()
+        self._is_hurried = asyncio.Event()
         self._all_written = asyncio.Event()
         self._all_written.set()
 
@@ -37,7 +40,9 @@ class ViewWriter:
 
     async def flush(self) -> None:
         """Return when all views put so far, and those put meanwhile, are written."""
+        self._is_hurried.set()
         await self._all_written.wait()
+        self._is_hurried.clear()
 
     async def run(self) -> None:
         """Write until cancelled. An unavailable server is waited for, a refused view dropped."""
@@ -47,6 +52,17 @@ class ViewWriter:
             if not self._waiting:
                 self._have_work.clear()
                 self._all_written.set()
+            await self._pause()
+
+    async def _pause(self) -> None:
+        """Let changes gather, unless somebody waits for all to be written."""
+        pause = asyncio.ensure_future(self._clock.sleep_ms(PAUSE_MS))
+        hurry = asyncio.ensure_future(self._is_hurried.wait())
+        try:
+            await asyncio.wait((pause, hurry), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            pause.cancel()
+            hurry.cancel()
 
     async def _write_some(self) -> None:
         keys = list(self._waiting)[:WINDOW]

@@ -16,6 +16,7 @@ from broker.topology import DECISIONS, JOBS
 from scheduler_svc.config import Options, SchedulerConfig
 from scheduler_svc.metrics import SchedulerMetrics
 from scheduler_svc.service import SchedulerService
+from scheduler_svc.views import PAUSE_MS
 from tests.unit.scheduler_svc_shell.toy_core import ToyCore
 
 
@@ -134,6 +135,8 @@ class Rig:
         return [m.seq for m in self.stored(DECISIONS) if m.subject == subjects.LEADER]
 
     async def job_view(self, job_id: int) -> JobView | None:
+        """The job's view, once changes that gather are written."""
+        await self.clock.advance_ms(PAUSE_MS)
         entry = await self.client.kv_get(JOBS, str(job_id))
         return None if entry is None else codec.decode(JobView, entry.data)
 
