@@ -15,7 +15,7 @@ from broker.schemas.operator import Settings
 from scheduler_svc.core.cluster import Cluster, Gpu, Node
 from scheduler_svc.core.engine import Engine
 from scheduler_svc.core.errors import InvariantError
-from scheduler_svc.core.job import Job
+from scheduler_svc.core.job import Job, Placement, gpus_of
 
 
 class TraceJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,7 +81,8 @@ class _Replay:
             self._complete(now_ms)
             self._submit(now_ms)
             self._move(now_ms)
-            self._pass(now_ms)
+            while self._pass(now_ms):
+                pass
         return self._result
 
     def _next_ms(self) -> int | None:
@@ -128,21 +129,33 @@ class _Replay:
             if self._engine.on_timer(self._jobs[job_id], kind, now_ms) and was_waiting:
                 self._result.promotions += 1
 
-    def _pass(self, now_ms: int) -> None:
+    def _pass(self, now_ms: int) -> bool:
+        """Decide and carry it out; say if somebody was put aside, who may find GPUs elsewhere."""
         plan = self._engine.decide(now_ms)
         for victim, _ in plan.preempts:
             began_ms = self._began_ms.pop(victim.job_id)
             self._left_ms[victim.job_id] -= now_ms - began_ms
             self._result.preemptions += 1
             self._engine.release(victim, run_id(victim.job_id, 1), now_ms)
-        claimed = [(job, job.claim) for job in self._engine.order() if job.claim is not None]
-        for job, placement in (*plan.starts, *claimed):
+        for job, placement in (*plan.starts, *self._claims_now_free()):
             self._engine.acquire(job, placement, run_id(job.job_id, 1), now_ms)
             self._engine.begin_service(job, now_ms)
             self._began_ms[job.job_id] = now_ms
             finish_ms = now_ms + self._left_ms[job.job_id]
             heapq.heappush(self._finishes, (finish_ms, job.job_id, now_ms))
         self._engine.settle()
+        return bool(plan.preempts)
+
+    def _claims_now_free(self) -> list[tuple[Job, Placement]]:
+        """Jobs whose victims have just gone; not those whose nodes are held for a part only."""
+        cluster = self._engine.cluster
+        return [
+            (job, job.claim)
+            for job in self._engine.order()
+            if job.claim is not None
+            and len(gpus := gpus_of(job.claim)) == job.gpus
+            and all(cluster.gpu(node, gpu_id).owner is None for node, gpu_id in gpus)
+        ]
 
 
 def fifo_jct_ms(jobs: Sequence[TraceJob], node_gpus: Mapping[str, int]) -> dict[int, int]:

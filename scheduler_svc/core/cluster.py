@@ -66,8 +66,12 @@ class Cluster(msgspec.Struct):
     nodes: dict[str, Node] = {}
 
     def join(self, message: NodeJoined) -> Node:
-        """Take a node's newest inventory; owners of GPUs that are still there stay."""
+        """Take a node's newest inventory; owners of GPUs that are still there stay.
+
+        So do GPUs with leftover processes, unless the machine was restarted.
+        """
         node = self.node(message.node)
+        is_clean = node.boot_id != message.boot_id
         node.state = "up"
         node.boot_id, node.host, node.problem = message.boot_id, message.host, message.problem
         offered = {info.gpu_id: info for info in message.gpus}
@@ -78,8 +82,9 @@ class Cluster(msgspec.Struct):
         for gpu_id, info in offered.items():
             gpu = node.gpus.setdefault(gpu_id, Gpu(info=info))
             gpu.info = info
-            if gpu.fault is not GpuFaultReason.DIRTY or gpu_id in message.unhealthy:
-                gpu.fault = message.unhealthy.get(gpu_id)
+            is_dirty = gpu.fault is GpuFaultReason.DIRTY and not is_clean
+            if gpu_id in message.unhealthy or not is_dirty:
+                gpu.fault, gpu.fault_detail = message.unhealthy.get(gpu_id), ""
         return node
 
     def node(self, name: str) -> Node:

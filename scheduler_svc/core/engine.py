@@ -40,7 +40,7 @@ class Engine:
         self._policy.remove(job)
         self.timers.clear(job.job_id)
         job.stop_clocks(now_ms)
-        job.claim = None
+        job.claim = job.wait = None
 
     def is_active(self, job: Job) -> bool:
         return job.job_id in self._jobs
@@ -60,12 +60,15 @@ class Engine:
         job.exempt_until_ms = now_ms + self.settings.preempt_exempt_ms
         self._rearm(job, now_ms)
 
-    def begin_release(self, job: Job, *, is_withheld: bool) -> None:
+    def begin_release(self, job: Job) -> None:
         """The job's run was told to stop; it owns its GPUs until `release`."""
-        job.is_releasing, job.is_withheld = True, is_withheld
-        if is_withheld:
-            job.claim = None
+        job.is_releasing = True
         self.cluster.mark_releasing(job.placement or {})
+
+    def withhold(self, job: Job) -> None:
+        """What becomes of the job after its run is not known: until then it is promised nothing."""
+        job.is_withheld = True
+        job.claim = job.wait = None
 
     def release(self, job: Job, run_id: str, now_ms: int) -> None:
         """The job's run is over everywhere: its GPUs are free, the job waits."""
@@ -117,6 +120,8 @@ class Engine:
             is_preemptive=self._policy.is_preemptive,
             blocks_behind_head=self._policy.blocks_behind_head,
         )
+        for job in plan.changed:
+            self._rearm(job, now_ms)
         for victim in plan.exempt_victims:
             self.timers.set(victim.job_id, TimerKind.EXEMPT, victim.exempt_until_ms)
         return plan
@@ -130,9 +135,8 @@ class Engine:
         return list(self._policy.order())
 
     def next_limit_gpu_ms(self, job: Job) -> int | None:
-        """Service at which the job is demoted; None in the last queue."""
-        limits = self.settings.queue_limits_gpu_ms
-        return limits[job.queue_index] if job.queue_index < len(limits) else None
+        """Service at which the job is demoted; None if never."""
+        return self._policy.limit_gpu_ms(job)
 
     def promotion_wait_ms(self, job: Job) -> int | None:
         """Waited time at which the job is promoted; None if never."""

@@ -60,7 +60,7 @@ def explanation(world: World, job: JobRecord, state: JobState) -> Explanation:
         job_id=job.job_id,
         state=state,
         reason="" if job.wait is None else job.wait.reason.value,
-        message=wait_message(job) or _running_message(job),
+        message=wait_message(job) or _present_message(job),
         queue_index=job.queue_index,
         attained_gpu_ms=job.gpus * job.executed_at(world.now_ms),
         next_limit_gpu_ms=world.engine.next_limit_gpu_ms(job),
@@ -73,9 +73,9 @@ def explanation(world: World, job: JobRecord, state: JobState) -> Explanation:
     )
 
 
-def _running_message(job: JobRecord) -> str:
+def _present_message(job: JobRecord) -> str:
     if job.run is None:
-        return "next in line"
+        return job.message or "next in line"
     if job.run.stop_reason is not None:
         return f"run {job.run.run_id} is stopping: {job.run.stop_reason}"
     return f"run {job.run.run_id} is {job.run.phase} on {', '.join(job.run.nodes)}"

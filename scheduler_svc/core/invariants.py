@@ -48,7 +48,7 @@ def _ownership_problems(world: World) -> Iterator[str]:
             gpu = owners.pop(item, None)
             if gpu is None or gpu.owner != job.run.run_id:
                 yield f"run {job.run.run_id} does not own {item}"
-            elif not gpu.is_healthy and not job.is_releasing and gpu.is_present:
+            elif gpu.fault and not job.is_releasing and item[0] not in job.run.exits:
                 yield f"run {job.run.run_id} runs on {item}: {gpu.fault}"
     for item, gpu in owners.items():
         if not gpu.is_foreign:
@@ -62,8 +62,7 @@ def _queue_problems(world: World) -> Iterator[str]:
         assert isinstance(job, JobRecord)
         limit_gpu_ms = world.engine.next_limit_gpu_ms(job)
         served_gpu_ms = job.gpus * job.executed_at(world.now_ms)
-        is_counting = job.counting_since_ms is not None
-        if is_counting and limit_gpu_ms is not None and served_gpu_ms >= limit_gpu_ms:
+        if limit_gpu_ms is not None and served_gpu_ms >= limit_gpu_ms:
             yield f"job {job.job_id} has {served_gpu_ms} in the queue up to {limit_gpu_ms}"
         for item in gpus_of(job.claim or {}):
             if item in promised:

@@ -109,8 +109,6 @@ def after_run(world: World, job: JobRecord, verdict: Verdict) -> None:
     job.exit_code, job.signal = verdict.exit_code, verdict.signal
     if outcome in _FINAL_STATES:
         end(world, job, _FINAL_STATES[outcome], outcome.value.capitalize(), verdict.message)
-    elif job.wants_cancel:
-        end(world, job, JobState.CANCELLED, "Cancelled", verdict.message)
     elif outcome is RunOutcome.FAILED:
         job.failures += 1
         if may_restart(job, verdict):

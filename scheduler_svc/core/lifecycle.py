@@ -50,6 +50,7 @@ RUN_TRANSITIONS: dict[tuple[RunPhase, str], RunPhase] = {
     (RunPhase.STARTING, "stop"): RunPhase.STOPPING,
     (RunPhase.RUNNING, "stop"): RunPhase.STOPPING,
     (RunPhase.STOPPING, "stop"): RunPhase.STOPPING,
+    (RunPhase.PREPARING, "all_exited"): RunPhase.ENDED,
     (RunPhase.STARTING, "all_exited"): RunPhase.ENDED,
     (RunPhase.RUNNING, "all_exited"): RunPhase.ENDED,
     (RunPhase.STOPPING, "all_exited"): RunPhase.ENDED,

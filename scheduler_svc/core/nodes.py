@@ -20,27 +20,28 @@ def on_joined(world: World, message: NodeJoined) -> None:
     """A node offers its GPUs. After a restart of the machine nothing of before runs there."""
     known = world.cluster.nodes.get(message.node)
     is_rebooted = known is not None and known.boot_id not in ("", message.boot_id)
+    was_silent = known is not None and known.state == "silent"
     node = world.cluster.join(message)
     if is_rebooted:
         _lose_runs(world, message.node, f"machine {message.node} restarted")
     for gpu_id, gpu in node.gpus.items():
         if not gpu.is_healthy:
             _stop_owner(world, message.node, gpu_id, f"GPU {gpu_id} of {message.node} is gone")
-    _set_known(world, message.node)
+    if was_silent:
+        _tell_runs(world, message.node, f"node {message.node} is heard again")
     world.emit(NodeUp, node=message.node, gpus=node.healthy_gpus(), problem=message.problem)
 
 
 def on_left(world: World, message: NodeLeft) -> None:
     """The agent stopped on purpose: what runs there goes on, nothing new starts."""
-    _down(world, message.node, "left")
+    if _down(world, message.node, "left"):
+        _tell_runs(world, message.node, f"the agent of {message.node} left")
 
 
 def on_silent(world: World, message: NodeSilent) -> None:
     """Not heard for a while: its runs are UNKNOWN until it is heard again or given up."""
     if _down(world, message.node, "silent"):
-        for job, _ in runs.runs_on(world, message.node):
-            job.is_unknown = True
-            world.tell(job, f"node {message.node} is silent")
+        _tell_runs(world, message.node, f"node {message.node} is silent")
 
 
 def on_heard(world: World, message: NodeHeard) -> None:
@@ -48,7 +49,7 @@ def on_heard(world: World, message: NodeHeard) -> None:
     node = world.cluster.nodes.get(message.node)
     if node is not None and node.state in ("silent", "lost"):
         node.state = "up"
-        _set_known(world, message.node)
+        _tell_runs(world, message.node, f"node {message.node} is heard again")
         world.emit(NodeUp, node=node.name, gpus=node.healthy_gpus(), problem=node.problem)
 
 
@@ -104,12 +105,9 @@ def _down(world: World, name: str, state: str) -> bool:
     return True
 
 
-def _set_known(world: World, name: str) -> None:
-    for job, run in runs.runs_on(world, name):
-        is_unknown = any(world.cluster.nodes[n].state == "silent" for n in run.nodes)
-        if job.is_unknown and not is_unknown:
-            job.is_unknown = False
-            world.tell(job, f"node {name} is heard again")
+def _tell_runs(world: World, name: str, what: str) -> None:
+    for job, _ in runs.runs_on(world, name):
+        world.tell(job, what)
 
 
 def _set_cordon(world: World, name: str, *, is_cordoned: bool, user: str, note: str) -> None:
@@ -132,7 +130,7 @@ def _stop_owner(world: World, name: str, gpu_id: str, cause: str) -> None:
     """Move the run on a bad GPU elsewhere: it may still save, and it is not its fault."""
     owner = world.cluster.gpu(name, gpu_id).owner
     found = world.find_run(owner, name) if owner is not None else None
-    if found is not None:
+    if found is not None and name not in found[1].exits:
         job, run = found
         run.is_machine_fault = True
         run.abort_message = run.abort_message or cause

@@ -23,13 +23,12 @@ class Run(msgspec.Struct, kw_only=True):
     tasks: tuple[TaskPlacement, ...]
     ports: dict[str, dict[str, int]] = {}
     """Node -> task name -> port, of the nodes that are prepared."""
-    started: set[str] = set()
+    started: list[str] = []
+    """Nodes whose tasks are up."""
     exits: dict[str, RunExited] = {}
     """Nodes on which the run is over."""
     stop_reason: StopReason | None = None
     """Why we told it to stop; None: we did not."""
-    asked: set[str] = set()
-    """Nodes that were told to stop."""
     is_machine_fault: bool = False
     """A node or a GPU of it went away: not the job's fault."""
     abort_message: str = ""
@@ -62,8 +61,6 @@ class JobRecord(Job, kw_only=True):
     exit_code: int | None = None
     signal: int | None = None
     run: Run | None = None
-    is_unknown: bool = False
-    """A node of its run is silent."""
     attempts: int = 0
     preemptions: int = 0
     failures: int = 0

@@ -78,15 +78,23 @@ def stop(
     grace_ms: int | None = None,
     for_job: int | None = None,
 ) -> None:
-    """Tell every node of the run to stop it. The job's own reasons overrule earlier ones."""
+    """Tell every node of the run to stop it. The job's own reasons overrule earlier ones.
+
+    Only a run that is put aside for another job's sake goes on at once; all others are withheld
+    from passes until it is known what becomes of their job.
+    """
     run = job.run
     assert run is not None, job.job_id
+    is_withheld = reason is not StopReason.PREEMPT or run.is_machine_fault
     if run.phase is RunPhase.STOPPING and reason not in _OVERRIDING:
+        if is_withheld:
+            world.engine.withhold(job)
         return
-    if run.stop_reason is None or reason in _OVERRIDING:
-        run.stop_reason = reason
+    run.stop_reason = reason
     job.step_run("stop")
-    world.engine.begin_release(job, is_withheld=run.stop_reason is not StopReason.PREEMPT)
+    world.engine.begin_release(job)
+    if is_withheld:
+        world.engine.withhold(job)
     world.engine.timers.set(job.job_id, TimerKind.TIME_LIMIT, None)
     if job.history[-1].asked_at_ms is None:
         job.note_attempt(asked_at_ms=world.now_ms)
@@ -122,7 +130,7 @@ def on_prepared(world: World, message: RunPrepared) -> None:
 def on_refused(world: World, message: RunPrepareRefused) -> None:
     """One launcher cannot take its part: nobody starts. Its ledger of owners is believed."""
     found = world.find_run(message.run_id, message.node)
-    if found is None:
+    if found is None or message.node in found[1].exits:
         return
     job, run = found
     run.abort_message = f"{message.node}: {message.reason} {message.detail}".strip()
@@ -139,7 +147,8 @@ def on_started(world: World, message: RunStarted) -> None:
     if found is None:
         return
     job, run = found
-    run.started.add(message.node)
+    if message.node not in run.started:
+        run.started.append(message.node)
     if run.phase is not RunPhase.STARTING or len(run.started) < len(run.nodes):
         return
     job.step_run("all_started")
@@ -233,8 +242,7 @@ def on_inventory(world: World, message: InventoryReported) -> None:
 def on_launch_limit(world: World, job: JobRecord) -> None:
     """The gang is not up whole in time: give it up; silent launchers have nothing of it."""
     run = job.run
-    if run is None:
-        return
+    assert run is not None, job.job_id
     silent = [node for node in run.nodes_left() if node not in run.ports]
     run.abort_message = run.abort_message or (
         f"not up within {world.settings.launch_limit_ms} ms; "
@@ -247,16 +255,14 @@ def on_launch_limit(world: World, job: JobRecord) -> None:
 
 def on_time_limit(world: World, job: JobRecord) -> None:
     """The job has run as long as its user allowed."""
-    if job.run is not None:
-        stop(world, job, StopReason.TIME_LIMIT)
+    stop(world, job, StopReason.TIME_LIMIT)
 
 
 def lose_node(world: World, job: JobRecord, run: Run, node: str, message: str) -> None:
     """A node's part of the run is gone, and it is not the job's fault."""
     run.is_machine_fault = True
     run.abort_message = run.abort_message or message
-    if node not in run.exits:
-        _exited(world, job, run, RunExited(node=node, run_id=run.run_id, lost=True))
+    _exited(world, job, run, RunExited(node=node, run_id=run.run_id, lost=True))
 
 
 def runs_on(world: World, node: str) -> list[tuple[JobRecord, Run]]:
@@ -293,7 +299,6 @@ def _over(world: World, job: JobRecord, run: Run) -> None:
     world.engine.timers.set(job.job_id, TimerKind.TIME_LIMIT, None)
     world.touch(job.job_id)
     job.run = None
-    job.is_unknown = False
     job.note_attempt(ended_at_ms=world.now_ms, outcome=verdict.outcome, message=verdict.message)
     world.tell(job, f"run {run.run_id} {verdict.outcome}: {verdict.message}")
     world.emit(

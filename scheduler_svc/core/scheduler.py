@@ -143,7 +143,7 @@ class Scheduler:
     def explain(self, job_id: int) -> Explanation | None:
         """Why the job is where it is; None if it is not active."""
         job = self._world.jobs.get(job_id)
-        return None if job is None else explanation(self._world, job, shown_state(job))
+        return None if job is None else explanation(self._world, job, shown_state(self._world, job))
 
     def snapshot(self) -> bytes:
         """Return the whole state; `restore` continues from it with the same decisions."""
@@ -207,7 +207,12 @@ class Scheduler:
             jobs.after_run(self._world, job, verdict)
 
     def _pass(self) -> None:
-        """Decide who holds which GPUs, and carry it out."""
+        """Pass until nobody is put aside any more: whoever is may find GPUs elsewhere at once."""
+        while self._pass_once():
+            pass
+
+    def _pass_once(self) -> bool:
+        """Decide who holds which GPUs and carry it out; say if somebody was put aside."""
         world = self._world
         plan = world.engine.decide(world.now_ms)
         for victim, for_job in plan.preempts:
@@ -217,6 +222,7 @@ class Scheduler:
         world.engine.settle()
         for job in plan.changed:
             world.touch(job.job_id)
+        return bool(plan.preempts)
 
     def _forget_ended(self) -> None:
         """Jobs that ended with an earlier input live on in their views only."""

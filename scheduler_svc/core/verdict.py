@@ -45,12 +45,13 @@ def judge(run: Run) -> Verdict:
     failure = _first_failure(run)
     if failure is not None:
         return _failed(*failure)
-    if run.stop_reason is StopReason.ABORT or not run.started:
+    if run.stop_reason is StopReason.ABORT:
         return Verdict(outcome=RunOutcome.ABORTED, message=run.abort_message)
     if asked & _PUT_ASIDE:
-        return Verdict(
-            outcome=RunOutcome.PREEMPTED, message=f"{_why(asked)}: stopped without saving"
-        )
+        how = "stopped without saving" if run.started else "before it had started"
+        return Verdict(outcome=RunOutcome.PREEMPTED, message=f"{_why(asked)}: {how}")
+    if not run.started:
+        return Verdict(outcome=RunOutcome.ABORTED, message=run.abort_message)
     return Verdict(outcome=RunOutcome.LOST, message="its tasks were stopped from outside")
 
 

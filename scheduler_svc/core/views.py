@@ -8,13 +8,14 @@ from scheduler_svc.core.record import JobRecord
 from scheduler_svc.core.world import World
 
 
-def shown_state(job: JobRecord) -> JobState:
+def shown_state(world: World, job: JobRecord) -> JobState:
     """Fold phases into the one word people see."""
     if job.end_state is not None:
         return job.end_state
     if job.run is None:
         return JobState.HELD if job.is_held else JobState.QUEUED
-    return JobState.UNKNOWN if job.is_unknown else SHOWN_STATE[job.run.phase]
+    is_unknown = any(world.cluster.nodes[n].state == "silent" for n in job.run.nodes_left())
+    return JobState.UNKNOWN if is_unknown else SHOWN_STATE[job.run.phase]
 
 
 def job_view(world: World, job: JobRecord) -> JobView:
@@ -26,7 +27,7 @@ def job_view(world: World, job: JobRecord) -> JobView:
         job_id=job.job_id,
         name=job.spec.name,
         user=job.user,
-        state=shown_state(job),
+        state=shown_state(world, job),
         reason=reason,
         message=message,
         workers=job.workers,

@@ -12,6 +12,7 @@ from scheduler_svc.core.record import JobRecord, Run
 from scheduler_svc.core.verdict import Verdict
 
 MAX_REMEMBERED_SKEWS = 10_000
+MAX_JOB_ID_DIGITS = 20
 
 
 class World:
@@ -72,7 +73,8 @@ class World:
     def find_run(self, run_id: str, node: str) -> tuple[JobRecord, Run] | None:
         """The live run a report from ``node`` is about; None for stale and foreign ones."""
         job_id = run_id.partition("-")[0]
-        job = self.jobs.get(int(job_id)) if job_id.isdecimal() else None
+        is_number = job_id.isdecimal() and len(job_id) <= MAX_JOB_ID_DIGITS
+        job = self.jobs.get(int(job_id)) if is_number else None
         if job is None or job.run is None or job.run.run_id != run_id:
             return None
         return (job, job.run) if node in job.run.nodes else None

@@ -38,6 +38,10 @@ class Policy(Protocol):
         """A timer set by `arm` is due; say if the job moved."""
         ...
 
+    def limit_gpu_ms(self, job: Job) -> int | None:
+        """Attained service at which the job is demoted; None if never."""
+        ...
+
     def promotion_wait_ms(self, job: Job) -> int | None:
         """Waited time at which the job is promoted; None if never."""
         ...

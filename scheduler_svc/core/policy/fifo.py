@@ -29,11 +29,17 @@ class Fifo:
         """The order does not depend on who runs."""
 
     def arm(self, job: Job, timers: Timers, now_ms: int) -> None:
-        """Priorities never change."""
+        """Priorities never change; timers of an earlier policy must not."""
+        del now_ms
+        timers.set(job.job_id, TimerKind.DEMOTE, None)
+        timers.set(job.job_id, TimerKind.PROMOTE, None)
 
     def on_timer(self, job: Job, kind: TimerKind, now_ms: int) -> bool:
         del job, kind, now_ms
         return False
+
+    def limit_gpu_ms(self, job: Job) -> None:
+        """Nobody is demoted."""
 
     def promotion_wait_ms(self, job: Job) -> None:
         """Nobody is promoted."""

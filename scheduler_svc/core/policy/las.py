@@ -74,11 +74,13 @@ class LeastAttainedService:
 
     def _demotion_ms(self, job: Job, now_ms: int) -> int | None:
         """When W * t reaches the limit of its queue: exact, in whole milliseconds."""
-        if job.counting_since_ms is None or job.queue_index >= self._last_queue:
+        limit_gpu_ms = self.limit_gpu_ms(job)
+        if limit_gpu_ms is None:
             return None
-        limit_gpu_ms = self._settings.queue_limits_gpu_ms[job.queue_index]
-        needed_ms = -(-limit_gpu_ms // job.gpus)
-        return now_ms + max(0, needed_ms - job.executed_at(now_ms))
+        left_ms = -(-limit_gpu_ms // job.gpus) - job.executed_at(now_ms)
+        if left_ms > 0 and job.counting_since_ms is None:
+            return None
+        return now_ms + max(0, left_ms)
 
     def _promotion_ms(self, job: Job, now_ms: int) -> int | None:
         """When a waiting job that has run before has waited long enough; None if never."""
@@ -86,6 +88,11 @@ class LeastAttainedService:
         if wait_ms is None or job.placement is not None or job.claim is not None or job.is_held:
             return None
         return now_ms + max(0, wait_ms - job.waited_at(now_ms))
+
+    def limit_gpu_ms(self, job: Job) -> int | None:
+        if job.queue_index >= self._last_queue:
+            return None
+        return self._settings.queue_limits_gpu_ms[job.queue_index]
 
     def promotion_wait_ms(self, job: Job) -> int | None:
         """The δ at which the job is promoted: STARVELIMIT = PROMOTEKNOB * t (section 3.2)."""
