@@ -21,11 +21,15 @@ SUBJECT = subjects.job_request("bench", "submit")
 
 
 def job(out: Path) -> bytes:
-    """A job whose first act is to write down the time, in nanoseconds."""
-    script = (
-        f"date +%s%N > {out}/.$TIRESIAS_JOB_ID && mv {out}/.$TIRESIAS_JOB_ID {out}/$TIRESIAS_JOB_ID"
-    )
-    return json.dumps({"name": "bench", "run": ["sh", "-c", script]}).encode()
+    """A job whose first and only act is to write down the time, in seconds with microseconds."""
+    script = f'printf "%s\\n" $EPOCHREALTIME > {out}/$TIRESIAS_JOB_ID'
+    return json.dumps({"name": "bench", "run": ["bash", "-c", script]}).encode()
+
+
+def started_at_s(path: Path) -> float:
+    """When a job ran, on this machine's clock; 0 while its line is not written."""
+    text = path.read_text() if path.exists() else ""
+    return float(text) if text.endswith("\n") else 0.0
 
 
 async def measure_latency(url: str, out: Path, count: int) -> list[float]:
@@ -34,11 +38,11 @@ async def measure_latency(url: str, out: Path, count: int) -> list[float]:
     latencies_ms = []
     try:
         for number in range(count):
-            began_ns = time.time_ns()
-            stored = await bus.append(SUBJECT, job(out), message_id=f"latency-{began_ns}")
+            began_s = time.time()
+            stored = await bus.append(SUBJECT, job(out), message_id=f"latency-{began_s}")
             path = out / str(stored.seq)
             await _wait_for(path)
-            latencies_ms.append((int(path.read_text()) - began_ns) / 1e6)
+            latencies_ms.append((started_at_s(path) - began_s) * 1000)
             path.unlink()
             await asyncio.sleep(0.05)
     finally:
@@ -48,7 +52,7 @@ async def measure_latency(url: str, out: Path, count: int) -> list[float]:
 
 async def _wait_for(path: Path) -> None:
     deadline = time.monotonic() + 30
-    while not path.exists():
+    while not started_at_s(path):
         if time.monotonic() > deadline:
             sys.exit(f"job {path.name} had not started after 30 s")
         await asyncio.sleep(0.001)
@@ -58,17 +62,19 @@ async def measure_burst(url: str, out: Path, count: int, number: int) -> float:
     """Submit ``count`` jobs at once; jobs a second from the first submission to the last start."""
     bus = await nats_bus.connect(url, name="bench")
     try:
-        began_ns = time.time_ns()
+        began_s = time.time()
         await asyncio.gather(
             *(bus.append(SUBJECT, job(out), message_id=f"burst-{number}-{i}") for i in range(count))
         )
         await wait_for_files(out, count, 120)
     finally:
         await bus.close()
-    last_ns = max(int(path.read_text()) for path in out.glob("[0-9]*"))
-    for path in out.glob("[0-9]*"):
+    await asyncio.sleep(0.1)
+    paths = list(out.glob("[0-9]*"))
+    last_s = max(map(started_at_s, paths))
+    for path in paths:
         path.unlink()
-    return count / ((last_ns - began_ns) / 1e9)
+    return count / (last_s - began_s)
 
 
 async def run(url: str, out: Path, args: argparse.Namespace) -> dict[str, float]:

@@ -33,7 +33,7 @@ from launcher.core.run_state import (
     StopIntended,
 )
 from launcher.core.run_status import RunStatus, exit_report
-from launcher.core.task_plan import NodePaths, build_plan, local_tasks
+from launcher.core.task_plan import NodePaths, build_plan, local_cluster, local_tasks
 from launcher.journal import Journal
 from launcher.metrics import LauncherMetrics
 from launcher.ports import PortPool
@@ -106,7 +106,7 @@ class RunKeeper:
             logger.debug("%s for run %s: %s", type(command).__name__, command.run_id, action)
             match command:
                 case PrepareRun() if action is Action.PREPARE:
-                    await self._prepare(command)
+                    await self._prepare(command, arrived_ms)
                 case StartRun() if action is Action.START:
                     await self._start(command, arrived_ms)
                 case StartRun() if action is Action.REFUSE_UNPREPARED:
@@ -180,7 +180,7 @@ class RunKeeper:
         elif waited_ms >= _SPAWN_AGAIN_MS and (run := self._book.runs.get(run_id)):
             await self._spawn(run)
 
-    async def _prepare(self, command: PrepareRun) -> None:
+    async def _prepare(self, command: PrepareRun, arrived_ms: int) -> None:
         run_id = command.run_id
         gpu_ids = _gpu_ids(command)
         if owners := self._gpus.conflicts(run_id, gpu_ids):
@@ -198,16 +198,28 @@ class RunKeeper:
             await self._refuse(command, PrepareRefusal.NO_SPACE, str(error))
             return
         self._gpus.claim(run_id, gpu_ids)
-        await self._commit(RunKept(prepare=command, ports=ports), run_id)
+        if command.is_whole_gang:
+            cluster = local_cluster(command, ports)
+            kept = RunKept(prepare=command, ports=ports, cluster=cluster)
+            await self._begin(command, kept, arrived_ms)
+        else:
+            await self._commit(RunKept(prepare=command, ports=ports), run_id)
 
     async def _start(self, command: StartRun, arrived_ms: int) -> None:
+        intended = StartIntended(run_id=command.run_id, cluster=command.cluster)
+        await self._begin(command, intended, arrived_ms)
+
+    async def _begin(
+        self, command: PrepareRun | StartRun, record: RunKept | StartIntended, arrived_ms: int
+    ) -> None:
+        """Start the run's supervisor once the intent is on the disk; cut off, end the run."""
         run_id = command.run_id
         if self._is_cut_off():
             exited = RunExited(node=command.node, run_id=run_id, asked=StopReason.LEASE)
             await self._conclude(exited)
             return
         self._start_arrived_ms[run_id] = arrived_ms
-        self._journal.record(StartIntended(run_id=run_id, cluster=command.cluster))
+        self._journal.record(record)
         await self._journal.sync()
         self._ports.let_go(run_id)
         await self._spawn(self._book.runs[run_id])

@@ -19,7 +19,7 @@ from broker.errors import BusError, CodecError
 from broker.ids import InvalidIdError, checked_token, split_run_id
 from broker.runtime import Supervisor
 from broker.schemas.command import Command, PrepareRun
-from broker.schemas.run import InventoryReported, StopReason
+from broker.schemas.run import InventoryReported, LauncherLeft, StopReason
 from broker.topology import DECISIONS
 from launcher.config import LauncherConfig
 from launcher.core.run_state import EpochSeen
@@ -40,6 +40,7 @@ _SWEEP_MS = 1_000
 _TIDY_EVERY_SWEEPS = 60
 _LAST_POLL_MS = 50
 _STOP_SLACK_MS = 5_000
+_GOODBYE_MS = 2_000
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -137,6 +138,7 @@ class Launcher:
         self._tasks.start("inventory", self._report_inventory(boot_id))
         await stop.wait()
         consuming.cancel()
+        await self._say_goodbye()
         if self._config.on_exit == "stop":
             await self._stop_runs()
         for subscription in subscriptions:
@@ -240,6 +242,18 @@ class Launcher:
             await self._bus.append(subject, encode(message), message_id=message_id)
         except BusError as error:
             logger.warning("inventory not stored; the next leader will ask again: %s", error)
+
+    async def _say_goodbye(self) -> None:
+        """Have nothing placed here until a launcher reports again."""
+        message = LauncherLeft(node=self._config.node)
+        subject = subjects.node_input(self._config.node, "launcher_left")
+        message_id = f"left/{self._config.node}/{self._clock.now_ms()}"
+        try:
+            await self._bus.append(
+                subject, encode(message), message_id=message_id, timeout_ms=_GOODBYE_MS
+            )
+        except BusError as error:
+            logger.warning("nobody was told that this launcher stops: %s", error)
 
     async def _stop_runs(self) -> None:
         """Leave no process: ask, wait for saves as long as jobs may take, tell how they ended."""

@@ -82,7 +82,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     options: Options = Options()
     suspect_after_ms: int = 6_000
     """Silence after which a node counts as silent: three heartbeats."""
-    lost_after_ms: int = 45_000
+    lost_after_ms: int = 60_000
     """Silence after which a node is given up: longer than its launcher's lease and a margin."""
     snapshot_every_inputs: int = 20_000
     snapshot_every_ms: int = 600_000

@@ -35,13 +35,18 @@ class Command(Output, frozen=True, kw_only=True):
 
 
 class PrepareRun(Command, frozen=True, kw_only=True, tag="cmd.prepare_run"):
-    """Reserve devices, ports and folders for these tasks; start nothing."""
+    """Reserve devices, ports and folders for these tasks.
+
+    ``is_whole_gang``: nobody else takes part, so start as soon as it is reserved; no `StartRun`
+    follows. Otherwise answer `RunPrepared` and start nothing.
+    """
 
     job_id: int
     attempt: int
     user: str
     spec: JobSpec
     tasks: tuple[TaskPlacement, ...]
+    is_whole_gang: bool = False
 
 
 class StartRun(Command, frozen=True, kw_only=True, tag="cmd.start_run"):

@@ -88,10 +88,14 @@ class EpochSeen(Record, frozen=True, kw_only=True, tag="epoch"):
 
 
 class RunKept(Record, frozen=True, kw_only=True, tag="prepared"):
-    """Devices and ports are reserved for the run."""
+    """Devices and ports are reserved for the run.
+
+    With a ``cluster``, its supervisor is about to be started, too: the whole gang is here.
+    """
 
     prepare: PrepareRun
     ports: dict[str, int]
+    cluster: dict[str, tuple[str, ...]] = {}
 
 
 class StartIntended(Record, frozen=True, kw_only=True, tag="start"):
@@ -200,8 +204,12 @@ class Book(msgspec.Struct, kw_only=True, tag_field="record", tag="book"):
 
     def _keep(self, record: RunKept) -> None:
         prepare = record.prepare
-        self.runs[prepare.run_id] = Run(prepare=prepare, ports=record.ports)
-        self._report(RunPrepared(node=prepare.node, run_id=prepare.run_id, ports=record.ports))
+        run = Run(prepare=prepare, ports=record.ports, cluster=record.cluster)
+        self.runs[prepare.run_id] = run
+        if record.cluster:
+            run.move(Step.START)
+        else:
+            self._report(RunPrepared(node=prepare.node, run_id=prepare.run_id, ports=record.ports))
 
     def _start(self, record: StartIntended) -> None:
         if run := self.runs.get(record.run_id):

@@ -95,6 +95,14 @@ def local_tasks(prepare: PrepareRun) -> tuple[TaskPlacement, ...]:
     return tuple(task for task in prepare.tasks if task.node == prepare.node)
 
 
+def local_cluster(prepare: PrepareRun, ports: Mapping[str, int]) -> dict[str, tuple[str, ...]]:
+    """Return the addresses of a gang that is on this node alone, by role in index order."""
+    roles: dict[str, tuple[str, ...]] = {}
+    for task in sorted(prepare.tasks, key=lambda task: task.index):
+        roles[task.role] = (*roles.get(task.role, ()), f"127.0.0.1:{ports[task.name]}")
+    return roles
+
+
 def command_line(run: str | Sequence[str], run_dir: str) -> tuple[tuple[str, ...], str]:
     """Return (arguments, script for a file): a short script is an argument, a long one a file."""
     if not isinstance(run, str):

@@ -45,6 +45,7 @@ JOB_TRANSITIONS: dict[tuple[JobPhase, str], JobPhase] = {
 
 RUN_TRANSITIONS: dict[tuple[RunPhase, str], RunPhase] = {
     (RunPhase.PREPARING, "all_prepared"): RunPhase.STARTING,
+    (RunPhase.PREPARING, "all_started"): RunPhase.RUNNING,
     (RunPhase.STARTING, "all_started"): RunPhase.RUNNING,
     (RunPhase.PREPARING, "stop"): RunPhase.STOPPING,
     (RunPhase.STARTING, "stop"): RunPhase.STOPPING,

@@ -1,7 +1,8 @@
 """The life of a run: place, prepare, start, stop, over; driven by what launchers report.
 
-Start is in two phases: every launcher of the gang answers with its ports, only then does the gang
-start; one refusal aborts all. A stopping run owns its GPUs until every launcher has reported.
+A gang on several nodes starts in two phases: every launcher answers with its ports, only then
+does the gang start; one refusal aborts all. On one node its launcher prepares and starts in one
+step. A stopping run owns its GPUs until every launcher has reported.
 """
 
 from broker.ids import run_id as make_run_id
@@ -67,6 +68,7 @@ def place(world: World, job: JobRecord, placement: Placement) -> None:
             user=job.user,
             spec=job.spec,
             tasks=run.tasks_on(node),
+            is_whole_gang=len(run.nodes) == 1,
         )
 
 
@@ -147,9 +149,11 @@ def on_started(world: World, message: RunStarted) -> None:
     if found is None:
         return
     job, run = found
+    run.ports.setdefault(message.node, {})
     if message.node not in run.started:
         run.started.append(message.node)
-    if run.phase is not RunPhase.STARTING or len(run.started) < len(run.nodes):
+    is_coming_up = run.phase in (RunPhase.PREPARING, RunPhase.STARTING)
+    if not is_coming_up or len(run.started) < len(run.nodes):
         return
     job.step_run("all_started")
     job.aborts_in_a_row = 0

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import msgspec
+
 from broker.schemas.command import PreemptRun, PrepareRun, StartRun, StopRun, TaskPlacement
 from broker.schemas.job import JobSpec
 from broker.schemas.run import StopReason
@@ -26,6 +28,11 @@ def prepare(run_id: str = "7-1", *tasks: TaskPlacement, epoch: int = 1, **spec: 
         spec=JobSpec(**settings),
         tasks=tasks or (worker(0, "G0"),),
     )
+
+
+def whole_gang(command: PrepareRun) -> PrepareRun:
+    """The same, of a gang that is on this node alone."""
+    return msgspec.structs.replace(command, is_whole_gang=True)
 
 
 def start(run_id: str = "7-1", epoch: int = 1, **cluster: tuple[str, ...]) -> StartRun:

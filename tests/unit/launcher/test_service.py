@@ -2,13 +2,16 @@
 
 import asyncio
 import errno
+import json
 
 import pytest
 
 from broker import subjects
 from broker.codec import encode
+from broker.schemas.command import TaskPlacement
 from broker.schemas.run import (
     InventoryReported,
+    LauncherLeft,
     PrepareRefusal,
     RunExited,
     RunPrepared,
@@ -21,7 +24,7 @@ from broker.schemas.run import (
 from launcher.core.run_state import BootSeen
 from launcher.core.run_status import Supervising
 from launcher.journal import Journal
-from tests.unit.launcher.samples import NODE, preempt, prepare, start, stop, worker
+from tests.unit.launcher.samples import NODE, preempt, prepare, start, stop, whole_gang, worker
 from tests.unit.launcher.support import until
 
 
@@ -213,7 +216,7 @@ async def test_a_start_cut_short_is_done_again_by_the_next_launcher(world):
     world.supervisors.plans.clear()
     world.supervisors.asks.clear()
     await world.up()
-    assert [plan.run_id for plan in world.supervisors.plans] == ["7-1"]
+    assert {plan.run_id for plan in world.supervisors.plans} == {"7-1"}
     assert world.supervisors.asks == [("7-1", StopReason.PREEMPT, 5_000)]
 
 
@@ -275,7 +278,7 @@ async def test_runs_stop_when_the_lease_is_over(world):
     await until(lambda: world.heard(RunExited, "8-1"))
     assert world.heard(RunExited, "8-1")[0].asked is StopReason.LEASE
     await world.send(start("8-1"))
-    assert [plan.run_id for plan in world.supervisors.plans] == ["7-1"]
+    assert {plan.run_id for plan in world.supervisors.plans} == {"7-1"}
 
 
 async def test_nothing_starts_once_the_lease_is_over(world, monkeypatch):
@@ -340,3 +343,31 @@ async def test_folders_of_old_runs_are_removed(tmp_path, kept):
     await until(lambda: len(names()) == min(3, kept + 1))
     assert names() >= {"3-1"}
     await world.down()
+
+
+async def test_a_whole_gang_starts_without_being_told_again(world):
+    ps = TaskPlacement(role="ps", index=0, rank=1, node=NODE)
+    await world.send(whole_gang(prepare("7-1", worker(0, "G0"), ps)))
+    assert world.heard(RunPrepared) == []
+    (plan,) = world.supervisors.plans
+    tf_config = json.loads(plan.tasks[1].env["TF_CONFIG"])
+    assert tf_config["task"] == {"type": "ps", "index": 0}
+    assert tf_config["cluster"] == {"worker": ["127.0.0.1:24000"], "ps": ["127.0.0.1:24001"]}
+    world.supervisors.up("7-1")
+    await world.ring("7-1")
+    assert [said.run_id for said in world.heard(RunStarted)] == ["7-1"]
+
+
+async def test_a_whole_gang_kept_by_a_killed_launcher_is_started_by_the_next(world):
+    await world.send(whole_gang(prepare()))
+    await world.kill()
+    world.supervisors.plans.clear()
+    await world.up()
+    await world.clock.advance_ms(2_000)
+    assert {plan.run_id for plan in world.supervisors.plans} == {"7-1"}
+
+
+async def test_a_launcher_that_stops_says_so_before_its_runs_end(world):
+    await world.send(prepare())
+    await world.down()
+    assert isinstance(world.heard()[-1], LauncherLeft)

@@ -61,6 +61,9 @@ class Mesh:
         node, run_id = command.node, command.run_id
         if isinstance(command, PrepareRun):
             self.tasks[f"{run_id}/{node}"] = command
+            if command.is_whole_gang:
+                self.send(RunStarted(node=node, run_id=run_id, pids={}))
+                return
             ports = {task.name: 20_000 + task.rank for task in command.tasks}
             self.send(RunPrepared(node=node, run_id=run_id, ports=ports))
         elif isinstance(command, StartRun):
