@@ -38,6 +38,7 @@ def fit(
     steps_per_epoch: int | None = None,
     callbacks: Iterable[Any] = (),
     verbose: Any = "auto",
+    job: Job | None = None,
     **options: Any,
 ) -> Any:
     """Train like ``model.fit``, resume exactly, stop with exit code 75 when asked; return history.
@@ -54,7 +55,7 @@ def fit(
             "lambda epoch: ds.shuffle(1000, seed=epoch).batch(32)"
         )
     dataset, steps = _epoch_data(data, 0, steps_per_epoch)
-    resume = Callback()
+    resume = Callback(job)
     position = resume.prepare(model, dataset.element_spec)
     hooks = _one_training(model, [*callbacks, resume], epochs=epochs, steps=steps, verbose=verbose)
     for epoch in range(position.epoch, epochs):
@@ -120,6 +121,8 @@ class Callback(_Hooks):
     """
 
     def __init__(self, job: Job | None = None) -> None:
+        if tensorflow_side.has_parameter_servers() and "tf_keras" not in sys.modules:
+            raise UsageError(_NO_PARAMETER_SERVERS)
         self._job = job or init()
         self._model: Any = None
         self._params: Mapping[str, Any] = {}

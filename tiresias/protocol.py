@@ -93,10 +93,10 @@ class JobReporter:
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until everything has left, at most ``timeout_s``; return whether it has."""
-        deadline_s = self._clock() + timeout_s
+        deadline_s = time.monotonic() + timeout_s
         with self._lock:
             while not self._push():
-                remaining_s = deadline_s - self._clock()
+                remaining_s = deadline_s - time.monotonic()
                 if self._socket is None or remaining_s <= 0:
                     return False
                 select.select([], [self._socket], [], remaining_s)

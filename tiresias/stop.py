@@ -51,6 +51,13 @@ def exit_stopped() -> NoReturn:
     raise SystemExit(EXIT_STOPPED)
 
 
+def leave_stopped_at_once() -> NoReturn:
+    """End the process with that code without unwinding, where there is nothing to unwind."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(EXIT_STOPPED)
+
+
 def die_unsaved(reason: str) -> None:
     """End this process as SIGTERM would have: stopped when asked, but without a save.
 

@@ -15,7 +15,7 @@ from typing import Any
 from tiresias.agreement import SumOverRanks
 from tiresias.errors import CheckpointMismatchError
 from tiresias.job import Job, init
-from tiresias.stop import StopFlag, exit_stopped
+from tiresias.stop import StopFlag, leave_stopped_at_once
 
 _POLL_S = 0.1
 _CONNECT_TIMEOUT_S = 1.0
@@ -47,7 +47,7 @@ def serve_if_needed() -> Any:
     A server that is asked to stop goes on serving while the chief lives, because the chief
     saves the variables that live here; it leaves with exit code 75.
     """
-    if "ps" not in _cluster():
+    if not has_parameter_servers():
         return None
     import tensorflow as tf  # noqa: PLC0415
 
@@ -55,6 +55,11 @@ def serve_if_needed() -> Any:
     if resolver.task_type in ("ps", "worker"):
         _serve(tf, resolver)
     return resolver
+
+
+def has_parameter_servers() -> bool:
+    """Whether TF_CONFIG describes a gang with parameter servers."""
+    return "ps" in _cluster()
 
 
 def agree_over(job: Job, multi_worker_strategy: Any) -> None:
@@ -174,7 +179,7 @@ def _serve(tf: Any, resolver: Any) -> None:
     workers = cluster.num_tasks("worker")
     if (os.cpu_count() or 1) <= workers:  # fewer threads than that can deadlock the servers
         options.inter_op_parallelism_threads = workers + 1
-    server = tf.distribute.Server(
+    _server = tf.distribute.Server(
         cluster,
         job_name=resolver.task_type,
         task_index=resolver.task_id,
@@ -185,8 +190,7 @@ def _serve(tf: Any, resolver: Any) -> None:
     chief = cluster.task_address("chief", 0)
     while not (stop.is_set() and _is_gone(chief)) and not stop.is_repeated():
         time.sleep(_POLL_S)
-    del server
-    exit_stopped()
+    leave_stopped_at_once()  # a TensorFlow server takes seconds to end, and has nothing to save
 
 
 def _is_gone(address: str) -> bool:
