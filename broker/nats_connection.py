@@ -222,15 +222,17 @@ class NatsConnection:
     async def request(self, subject: str, data: bytes, timeout_s: float) -> Reply:
         """Ask once; raises `NoRespondersError` or `BusUnavailableError`.
 
-        A reconnect ends the wait, for the answer went to the old connection.
+        A reconnect ends the wait, for the answer went to the old connection. The shield keeps a
+        caller's cancellation from being lost in the client's ``wait_for`` (Python before 3.12).
         """
         asking = asyncio.ensure_future(self._client.request(subject, data, timeout=timeout_s))
         self._asking.add(asking)
         asking.add_done_callback(self._asking.discard)
         try:
-            return await asking
+            return await asyncio.shield(asking)
         except asyncio.CancelledError:
             if not asking.cancelled() or _is_being_cancelled():
+                asking.cancel()
                 raise
             raise BusUnavailableError(f"the connection broke before {subject!r} answered") from None
         except nats_errors.NoRespondersError:

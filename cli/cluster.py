@@ -36,7 +36,7 @@ READY_TIMEOUT_S = 60
 SERVICE_GRACE_S = 10.0
 LAUNCHER_GRACE_S = 75.0
 """The default grace of a job, and time to report."""
-_LONGEST_RUN_DIR = 80
+_LONGEST_RUN_DIR = 107 - len("/job.sock")
 """Paths of unix sockets have at most 107 bytes."""
 
 

