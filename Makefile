@@ -61,8 +61,8 @@ docs: setup ## Generate docs/reference from the code
 samples: setup ## Store a sample of each message type that has none yet
 	@$(BIN)/python -m scripts.write_samples
 
-bench: setup ## Run the benchmarks and print what they measure
-	@for file in benchmarks/*.py; do echo "==> $$file"; $(BIN)/python "$$file"; done
+bench: setup ## Run the benchmarks and compare with the accepted ranges
+	@$(BIN)/python -m benchmarks.launch
 
 lock: ## Resolve all dependencies afresh and write constraints.txt
 	@scripts/lock.sh

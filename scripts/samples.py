@@ -91,7 +91,7 @@ def _field(field: inspect.Field, annotation: Any) -> Any:
     return BY_FIELD[field.name]
 
 
-def _value(info: Any, name: str) -> Any:  # noqa: C901, PLR0911 - one line per kind of type
+def _value(info: Any, name: str) -> Any:  # noqa: C901 - one line per kind of type
     match info:
         case inspect.Metadata():
             return _value(info.type, name)

@@ -83,7 +83,7 @@ def default_text(field: inspect.Field) -> str:
     return "{…}" if isinstance(value, msgspec.Struct) else text
 
 
-def type_text(info: Any) -> str:  # noqa: PLR0911 - one line per kind of type
+def type_text(info: Any) -> str:
     """Name a type as a reader of JSON would."""
     match info:
         case inspect.Metadata():

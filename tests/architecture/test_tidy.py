@@ -28,7 +28,7 @@ BANNED_CALLS = {
 MAY_CALL = {
     "datetime.datetime.now": ("cli",),
     "datetime.now": ("cli",),
-    "os._exit": ("launcher",),
+    "os._exit": ("launcher", "tiresias"),
 }
 BANNED_WORDS = re.compile(r"\b(?:TODO|FIXME|XXX|HACK)\b")
 MACHINE_PATHS = re.compile(r"/(?:root|home|Users|work)/(?!user\b|ada\b|you\b)[a-z]")
