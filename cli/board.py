@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from broker.errors import BusError
 from broker.schemas.node import RunProgress
-from broker.schemas.views import JobView
+from broker.schemas.views import JobState, JobView
 from cli import output
 from cli.client import Client
 from cli.jobs import attained_now, step_text
@@ -108,7 +108,7 @@ class Board:
             attained,
             step_text(self.progress.get(view.run_id or "")),
             view.preemptions,
-            view.message or view.reason,
+            "" if view.state is JobState.SUCCEEDED else view.message or view.reason,
         )
 
     def _table(self) -> "Table":
@@ -125,5 +125,5 @@ class Board:
             if self._told.get(job_id) != key:
                 self._told[job_id] = key
                 _, name, gpus, state, queue, attained, step, *_, why = self._row(job_id)
-                line = f"{elapsed:>7}  {job_id:>3} {name:<17}{gpus} GPUs  {state:<10}{queue:<4}"
+                line = f"{elapsed:>7}  {job_id:>3} {name:<17}{gpus:>2} GPUs  {state:<10}{queue:<4}"
                 output.print_lines([f"{line}{attained:>10}  step {step:<8}{why}".rstrip()])

@@ -13,7 +13,7 @@ EXAMPLES = ROOT / "examples"
 QUEUE_LIMIT_GPU_S = 240
 """The long job, on 8 GPUs, passes it after 30 seconds of running."""
 SCHEDULER_OPTIONS = ("--queue-limits", str(QUEUE_LIMIT_GPU_S), "--preempt-exempt", "5s")
-LONG_TRAINING = ("train_digits.py", "--epochs", "10")
+LONG_TRAINING = ("train_digits.py", "--epochs", "8")
 
 
 def check_installed() -> None:
