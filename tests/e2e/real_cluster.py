@@ -68,6 +68,10 @@ class RealCluster:
             check=False,
         )
 
+    def start_command(self, *arguments: str) -> subprocess.Popen[bytes]:
+        """Start one `tiresias` command without waiting for it; use it as a context manager."""
+        return subprocess.Popen([*_tiresias(), *arguments], env=self._environment)
+
     def submit(self, *arguments: str) -> int:
         """Submit with these flags and command; return the job's number."""
         done = self.run("submit", "-q", *arguments)
@@ -95,6 +99,11 @@ class RealCluster:
 
         self.until(is_there, f"job {job_id} to be {states}", timeout_s)
         return seen
+
+    def owned_gpus(self) -> list[str]:
+        """GPUs that a run owns, as `node ls -o json` tells them."""
+        nodes = json.loads(self.run("node", "ls", "-o", "json").stdout)
+        return [gpu for node in nodes for gpu in node["owners"]]
 
     def logs(self, job_id: int, *flags: str) -> str:
         done = self.run("logs", str(job_id), *flags)
