@@ -242,6 +242,10 @@ class NatsConnection:
         except (nats_errors.Error, OSError) as error:
             raise BusUnavailableError(f"no answer on {subject!r}: {error}") from error
 
+    def _end_requests(self) -> None:
+        for asking in tuple(self._asking):
+            asking.cancel()
+
     async def barrier(self, timeout_s: float = 5.0) -> None:
         """Return when what was sent before reached the server; raises `BusUnavailableError`.
 
@@ -271,6 +275,7 @@ class NatsConnection:
         self._is_closing = True
         self._disconnected_since_ms = self._clock.monotonic_ms()
         self._healed.set()
+        self._end_requests()
         await self._close_client()
         leftovers = [task for task in (self._watchdog, *self._tasks) if task is not None]
         for task in leftovers:
@@ -307,8 +312,7 @@ class NatsConnection:
         self._disconnected_since_ms = None
         healed, self._healed = self._healed, asyncio.Event()
         logger.info("connection to NATS is back")
-        for asking in tuple(self._asking):
-            asking.cancel()
+        self._end_requests()
         for hook in tuple(self._hooks):
             try:
                 await hook()

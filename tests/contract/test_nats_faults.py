@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import stat
@@ -11,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from broker import subjects, topology
+from broker import nats_pull, subjects, topology
 from broker.embedded import EmbeddedServer, check_version, find_binary
 from broker.errors import BusError, BusUnavailableError, EmbeddedServerError
 from broker.nats_bus import connect
 from broker.nats_connection import ConnectOptions
+from tests.contract.proxy import Proxy
 
 SUBMIT = subjects.job_request("ada", "submit")
 STOP = subjects.command("n1", "stop_run")
@@ -122,6 +124,69 @@ async def test_an_append_whose_answer_was_lost_is_stored_once(nats_server, nats_
     assert (await nats_bus.stream_state(topology.DECISIONS)).last_seq == 1
 
 
+async def test_answers_lost_on_the_way_do_not_make_anything_happen_twice(nats_server, nats_bus):
+    async with Proxy(nats_server.url) as proxy:
+        bus = await connect(proxy.url, name="behind")
+        proxy.is_mute = True
+        calls = [
+            asyncio.create_task(call)
+            for call in (
+                bus.append(SUBMIT, b"", message_id="key"),
+                bus.claim_leadership(b"", message_id="term"),
+                bus.kv_compare_and_set(topology.LEASE, "leader", b"", 0),
+            )
+        ]
+        async with asyncio.timeout(PATIENCE_S):
+            while not await nats_bus.kv_get(topology.LEASE, "leader"):
+                await nats_bus.barrier()
+        proxy.is_mute = False
+        proxy.cut()
+        stored, claimed, revision = await asyncio.gather(*calls)
+        await bus.close()
+    assert (stored.seq, claimed, revision) == (1, 1, 1)
+    for stream in (topology.INPUT, topology.DECISIONS, topology.kv_stream(topology.LEASE)):
+        assert (await nats_bus.stream_state(stream)).last_seq == 1
+
+
+async def test_an_append_that_nothing_captures_fails_in_time(nats_bus):
+    with pytest.raises(BusUnavailableError, match="no stream captures the subject"):
+        await nats_bus.append("nowhere", b"", timeout_ms=100)
+
+
+async def test_reading_survives_the_loss_of_its_consumer(nats_bus):
+    await nats_bus.append(SUBMIT, b"a")
+    source = nats_bus.read(topology.INPUT, from_seq=1)
+    async with asyncio.timeout(PATIENCE_S), aclosing(source) as messages:
+        assert (await anext(messages)).seq == 1
+        answer = await nats_bus._api.call(f"CONSUMER.NAMES.{topology.INPUT}", {})
+        for name in json.loads(answer)["consumers"]:
+            await nats_bus._api.call(f"CONSUMER.DELETE.{topology.INPUT}.{name}")
+        await nats_bus.append(SUBMIT, b"b")
+        assert (await anext(messages)).seq == 2
+
+
+async def test_an_idle_reader_goes_on_after_its_requests_expired(nats_bus, monkeypatch):
+    monkeypatch.setattr(nats_pull, "_EXPIRES_S", 0.2)
+    monkeypatch.setattr(nats_pull, "_HEARTBEAT_S", 0.1)
+    source = nats_bus.read(topology.INPUT, from_seq=1)
+    async with asyncio.timeout(PATIENCE_S), aclosing(source) as messages:
+        waiting = asyncio.ensure_future(anext(messages))
+        await asyncio.sleep(0.7)
+        await nats_bus.append(SUBMIT, b"late")
+        assert (await waiting).data == b"late"
+        answer = await nats_bus._api.call(f"CONSUMER.LIST.{topology.INPUT}", {})
+        (consumer,) = json.loads(answer)["consumers"]
+    assert consumer["num_waiting"] <= 2
+
+
+async def test_a_damaged_object_is_an_error(nats_bus):
+    await nats_bus.object_put(topology.SNAPSHOTS, "newest", b"x" * 300_000)
+    chunks = {"filter": f"$O.{topology.SNAPSHOTS}.C.>", "keep": 1}
+    await nats_bus._api.call(f"STREAM.PURGE.OBJ_{topology.SNAPSHOTS}", chunks)
+    with pytest.raises(BusError, match=r"'newest' .* is damaged"):
+        await nats_bus.object_get(topology.SNAPSHOTS, "newest")
+
+
 async def test_without_a_server_calls_fail_in_time_and_core_messages_are_dropped(
     nats_server, nats_bus
 ):
@@ -186,16 +251,50 @@ async def test_a_stalled_server_is_noticed_and_left(nats_server):
     try:
         await topology.ensure(bus)
         os.kill(nats_server.pid, signal.SIGSTOP)
-        append = asyncio.create_task(bus.append(SUBMIT, b"x", message_id="key"))
+        more_than_sockets_buffer = b"x" * 100_000
+        appends = [
+            asyncio.create_task(bus.append(SUBMIT, more_than_sockets_buffer)) for _ in range(100)
+        ]
         await until(lambda: not bus.is_connected)
         os.kill(nats_server.pid, signal.SIGCONT)
         await until(lambda: bus.is_connected)
-        assert (await append).seq == 1
-        assert (await bus.stream_state(topology.INPUT)).last_seq == 1
+        assert [stored.seq for stored in await asyncio.gather(*appends)] == list(range(1, 101))
+        assert (await bus.stream_state(topology.INPUT)).last_seq == 100
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.kill(nats_server.pid, signal.SIGCONT)
         await bus.close()
+
+
+async def test_a_client_that_closed_by_itself_is_replaced(nats_server):
+    bus = await connect(nats_server.url, name="test", options=IMPATIENT)
+    await topology.ensure(bus)
+
+    async def handler(message):
+        await bus.respond(message, b"here")
+
+    await bus.subscribe("api", handler)
+    await bus._connection._client.close()
+    assert not bus.is_connected
+    assert (await bus.append(SUBMIT, b"", message_id="key")).seq == 1
+    assert await bus.request("api", b"") == b"here"
+    assert bus.is_connected
+    await bus.close()
+
+
+async def test_what_waits_when_the_bus_closes_is_told(nats_server, nats_bus):
+    os.kill(nats_server.pid, signal.SIGSTOP)
+    append = asyncio.create_task(nats_bus.append(SUBMIT, b""))
+    reader = asyncio.create_task(anext(nats_bus.read(topology.INPUT, from_seq=1)))
+    await asyncio.sleep(0)
+    await nats_bus.close()
+    with pytest.raises(BusUnavailableError, match="closed before"):
+        await append
+    with pytest.raises(BusError):
+        await reader
+    with pytest.raises(BusError, match="is closed"):
+        await nats_bus.append(SUBMIT, b"")
+    os.kill(nats_server.pid, signal.SIGCONT)
 
 
 async def test_a_cancelled_barrier_does_not_break_the_connection(nats_server, nats_bus):
