@@ -50,7 +50,11 @@ def test_every_dependency_is_bounded_and_pinned_within_its_bounds() -> None:
 
 def test_every_package_is_in_the_wheel_and_under_the_tools() -> None:
     tool = pyproject()["tool"]
-    folders = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"benchmarks", "scripts", "tests"}
+    folders = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {
+        "benchmarks",
+        "scripts",
+        "tests",
+    }
     wheel = set(tool["hatch"]["build"]["targets"]["wheel"]["packages"])
     assert folders == wheel == set(tool["mypy"]["packages"])
     assert wheel == set(tool["importlinter"]["root_packages"])

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from broker.schemas.base import Input, Output
-from broker.schemas.command import PreemptRun, PrepareRun, StartRun
+from broker.schemas.command import PreemptRun, PrepareRun
 from broker.schemas.fact import JobDemoted, RunRunning
 from broker.schemas.job import JobSpec, JobSubmitted
 from broker.schemas.node import GpuInfo, NodeJoined
@@ -14,7 +14,6 @@ from broker.schemas.operator import ClockAdvanced, Settings
 from broker.schemas.run import (
     InventoryReported,
     RunExited,
-    RunPrepared,
     RunStarted,
     StopReason,
     TaskExit,
@@ -80,8 +79,7 @@ class Cluster:
         match output:
             case PrepareRun(run_id=run_id):
                 self.specs[output.job_id] = output
-                self.say(RunPrepared(node="n1", run_id=run_id, ports={"worker-0": 20_000}))
-            case StartRun(run_id=run_id):
+                assert output.is_whole_gang
                 self.say(RunStarted(node="n1", run_id=run_id, pids={"worker-0": 1}))
             case PreemptRun(run_id=run_id):
                 job_id = int(run_id.partition("-")[0])
