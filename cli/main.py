@@ -102,7 +102,9 @@ def _usage(error: Any) -> int:
     context = getattr(error, "ctx", None)
     command = context.command_path if context else "tiresias"
     message = error.format_message().rstrip(".")
-    if message:
+    if message.startswith("Usage:"):
+        output.print_lines([message])
+    else:
         output.print_error(f"{message} (see '{command} --help')")
     return int(error.exit_code)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 
 from broker.runtime import die_with_parent
-from cli.exit_codes import CommandError
+from cli.exit_codes import CommandError, ExitCode
 
 FIRST_BACKOFF_S = 0.5
 MAX_BACKOFF_S = 8.0
@@ -69,6 +69,8 @@ class ManagedProcess:
             if self._is_stopping.is_set():
                 return
             failures = 0 if loop.time() - started_s > HEALTHY_AFTER_S else failures + 1
+            if code == ExitCode.USAGE:
+                raise CommandError(f"{self.name} refuses its options: {self._last_log_line()}")
             if failures > MAX_QUICK_FAILURES:
                 raise CommandError(f"{self.name} keeps failing: see {self._log_path}")
             delay_s = min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2 ** max(0, failures - 1))
@@ -101,6 +103,10 @@ class ManagedProcess:
         if self._process is not None and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
+
+    def _last_log_line(self) -> str:
+        lines = self._log_path.read_text(errors="replace").splitlines()
+        return lines[-1] if lines else "it said nothing"
 
     async def _start(self) -> asyncio.subprocess.Process:
         with _log_file(self._log_path) as log:

@@ -143,3 +143,11 @@ def test_starting_the_command_loads_nothing_slow():
         [sys.executable, "-c", code], cwd=ROOT, check=False, capture_output=True, text=True
     )
     assert result.returncode == 0, result.stderr[-500:]
+
+
+def test_options_that_a_service_refuses_end_the_up_at_once(up):
+    result = up.run("up", "--gpus", "1", "--state-dir", up.state_dir, "--queue-limits", "soon")
+    assert result.returncode == 1
+    said = result.stderr.decode().splitlines()[-1]
+    assert said.startswith("tiresias: scheduler refuses its options: ")
+    assert until_gone(up.state_dir, timeout_s=2) == []

@@ -40,6 +40,12 @@ def test_bad_usage_is_one_line_and_exit_2(arguments, capsys):
     assert "--help" in line
 
 
+@pytest.mark.parametrize("arguments", [[], ["node"]])
+def test_without_a_command_the_help_is_shown(arguments, capsys):
+    assert call(*arguments) == 2
+    assert capsys.readouterr().out.startswith("Usage: tiresias")
+
+
 def test_ctrl_c_ends_with_130_and_no_trace(cluster, monkeypatch, capsys):
     def interrupt(*_):
         raise KeyboardInterrupt
