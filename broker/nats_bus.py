@@ -12,7 +12,6 @@ from broker.errors import BusError, FencedError, WrongRevisionError
 from broker.nats_api import NO_STREAM, ApiRefusedError, JetStreamApi
 from broker.nats_append import EXPECTED_SEQ, EXPECTED_SUBJECT, Appender, ConflictError
 from broker.nats_connection import (
-    ConnectOptions,
     NatsConnection,
     NatsSubscription,
     Reply,
@@ -21,6 +20,7 @@ from broker.nats_connection import (
 from broker.nats_consume import DurableConsumer, NatsDelivery
 from broker.nats_objects import ObjectStore
 from broker.nats_pull import OrderedReader
+from broker.nats_transport import ConnectOptions
 from broker.stored import Record, kv_entry
 from broker.topology import DECISIONS, kv_stream, kv_subject
 

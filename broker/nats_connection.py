@@ -8,17 +8,20 @@ while disconnected that arrive much later.
 import asyncio
 import contextlib
 import logging
-import random
-import socket
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
-import msgspec
 from nats import errors as nats_errors
-from nats.aio.client import Client, Server
+from nats.aio.client import Client
 
 from broker.clock import SystemClock
 from broker.errors import BusError, BusUnavailableError, NoRespondersError
+from broker.nats_transport import (
+    ConnectOptions,
+    abort_transport,
+    choose_server,
+    notice_dead_peers,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -32,21 +35,9 @@ OLDEST_SERVER = (2, 11)
 STATUS_HEADER = "Status"
 _NO_RESPONDERS = "503"
 _NO_BUFFERING = -1
-_TCP_USER_TIMEOUT_MS = 4_000
-_FIRST_DELAY_S = 0.02
-_LONGEST_DELAY_S = 2.0
 _PING_INTERVAL_S = 5
 _UNLIMITED = 0
 _CLOSE_PATIENCE_S = 2.0
-
-
-class ConnectOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How patient a connection is. A stalled server is noticed after at most both periods."""
-
-    connect_timeout_ms: int = 10_000
-    watch_every_ms: int = 1_000
-    stall_ms: int = 3_000
-    """Without any sign of life for this long, a connection that awaits a pong is given up."""
 
 
 class NatsSubscription:
@@ -59,7 +50,7 @@ class NatsSubscription:
         self._native: Any = None
 
     async def attach(self, client: Client) -> None:
-        """Subscribe at a client. Its pending limits are off: they drop silently (P10)."""
+        """Subscribe at a client. Its pending limits are off: they drop silently."""
         self._native = await client.subscribe(
             self._subject,
             cb=self._callback,
@@ -128,7 +119,7 @@ class NatsConnection:
                     connect_timeout=2,
                     max_reconnect_attempts=-1,
                     reconnect_time_wait=0.25,
-                    reconnect_to_server_handler=_choose_server,
+                    reconnect_to_server_handler=choose_server,
                     ping_interval=_PING_INTERVAL_S,
                     max_outstanding_pings=2,
                     pending_size=_NO_BUFFERING,
@@ -145,7 +136,7 @@ class NatsConnection:
         if (version.major, version.minor) < OLDEST_SERVER:
             await client.close()
             raise BusError(f"server at {self._url!r} is {version}: at least 2.11 is needed")
-        self._set_user_timeout()
+        notice_dead_peers(self._client)
 
     def on_reconnect(self, hook: Hook) -> Callable[[], None]:
         """Call ``hook`` after each reconnect, before anything else is sent; return its remover."""
@@ -249,7 +240,7 @@ class NatsConnection:
     async def barrier(self, timeout_s: float = 5.0) -> None:
         """Return when what was sent before reached the server; raises `BusUnavailableError`.
 
-        One flush is none: its PING overtakes what is buffered (P1). A cancelled flush would stop
+        One flush is none: its PING overtakes what is buffered. A cancelled flush would stop
         the read loop when its PONG comes, so the flushes outlive a cancelled caller.
         """
         await self.wait_connected(timeout_s)
@@ -288,7 +279,7 @@ class NatsConnection:
         closing = asyncio.ensure_future(self._client.close())
         await asyncio.wait((closing,), timeout=_CLOSE_PATIENCE_S)
         if not closing.done():
-            self._abort_transport()
+            abort_transport(self._client)
             await asyncio.wait((closing,), timeout=_CLOSE_PATIENCE_S)
             closing.cancel()
 
@@ -302,7 +293,7 @@ class NatsConnection:
             logger.warning("connection to NATS lost")
 
     async def _on_reconnected(self) -> None:
-        self._set_user_timeout()
+        notice_dead_peers(self._client)
         await self._on_healed()
 
     async def _on_healed(self) -> None:
@@ -328,7 +319,7 @@ class NatsConnection:
                 if self._client.is_closed:
                     await self._replace_client()
                 elif self._client.is_reconnecting:
-                    self._abort_transport(only_if_closing=True)
+                    abort_transport(self._client, only_if_closing=True)
                 elif not await self._answers(self._client):
                     await self._give_up_connection()
             except BusError as error:
@@ -356,7 +347,7 @@ class NatsConnection:
     async def _give_up_connection(self) -> None:
         logger.warning("NATS does not answer: connecting anew")
         self._disconnected_since_ms = self._clock.monotonic_ms()
-        self._abort_transport()
+        abort_transport(self._client)
         await self._client.force_reconnect()
 
     async def _replace_client(self) -> None:
@@ -368,35 +359,10 @@ class NatsConnection:
             await subscription.attach(self._client)
         await self._on_healed()
 
-    def _native_transport(self) -> Any:
-        """The asyncio transport; nats-py offers no public way to it."""
-        writer = getattr(getattr(self._client, "_transport", None), "_io_writer", None)
-        return getattr(writer, "transport", None)
-
-    def _abort_transport(self, *, only_if_closing: bool = False) -> None:
-        """Drop a socket at once; closing politely waits for a peer that may be gone (P14)."""
-        transport = self._native_transport()
-        if transport is not None and (transport.is_closing() or not only_if_closing):
-            transport.abort()
-
-    def _set_user_timeout(self) -> None:
-        """Let the kernel notice a dead peer that leaves our data unacknowledged."""
-        transport = self._native_transport()
-        raw = transport.get_extra_info("socket") if transport is not None else None
-        if raw is not None:
-            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _TCP_USER_TIMEOUT_MS)
-
 
 def _is_being_cancelled() -> bool:
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
-
-
-def _choose_server(servers: list[Server], _info: Mapping[str, Any]) -> tuple[Server, float]:
-    """Try the server that failed least, after a delay that grows and is never the same twice."""
-    server = min(servers, key=lambda s: (s.reconnects, random.random()))  # noqa: S311
-    delay_s = min(_LONGEST_DELAY_S, _FIRST_DELAY_S * 2 ** min(server.reconnects, 10))
-    return server, delay_s * random.uniform(0.5, 1.5)  # noqa: S311
 
 
 async def open_connection(url: str, name: str, options: ConnectOptions) -> NatsConnection:
@@ -407,7 +373,7 @@ async def open_connection(url: str, name: str, options: ConnectOptions) -> NatsC
 
 
 def status_of(message: Reply) -> str:
-    """Return the status code of a status message, '' of any other (texts are unreliable, P22)."""
+    """Return the status code of a status message, '' of any other (its text is unreliable)."""
     if message.data or not message.headers:
         return ""
     return str(message.headers.get(STATUS_HEADER, ""))

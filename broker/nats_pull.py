@@ -1,8 +1,8 @@
 """Reading streams: pipelined pull requests with heartbeats, reopened at any doubt.
 
-nats-py's own fetch loses requests across reconnects and its ordered consumer loses messages
-silently (P6, P8, P10, P11), hence this loop. `read_ordered` checks consumer sequences, so that a
-gap is noticed and read again; `consume` goes on where the acknowledgements of a durable ended.
+nats-py's own fetch loses requests across reconnects, and its ordered consumer loses messages
+silently, hence this loop. `OrderedReader` checks consumer sequences, so that a gap is noticed and
+read again.
 """
 
 import asyncio

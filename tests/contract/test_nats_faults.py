@@ -16,7 +16,7 @@ from broker import nats_pull, subjects, topology
 from broker.embedded import EmbeddedServer, check_version, find_binary
 from broker.errors import BusError, BusUnavailableError, EmbeddedServerError
 from broker.nats_bus import connect
-from broker.nats_connection import ConnectOptions
+from broker.nats_transport import ConnectOptions
 from tests.contract.proxy import Proxy
 
 SUBMIT = subjects.job_request("ada", "submit")
