@@ -27,9 +27,9 @@ setup: ## Create .venv and install everything, if that is not done yet
 demo: setup ## Train real jobs on a simulated two-node cluster, on this machine
 	@exec $(BIN)/tiresias demo
 
-test: lint types imports quick slow ## Run everything: style, types, import rules, all tests
+test: lint types quick slow ## Run everything: style, types, import rules, all tests
 
-check: lint types imports ## Run the part of the tests that needs seconds only
+check: lint types ## Run the part of the tests that needs seconds only
 	@echo "==> unit and architecture tests"
 	@$(PYTEST) -q -n 2 -m "$(NOT_REAL)" $(QUICK_TESTS)
 

@@ -1,3 +1,5 @@
+"""The example without the library keeps the contract of plain scripts: TERM, save, exit 75."""
+
 import os
 import signal
 import subprocess

@@ -1,3 +1,5 @@
+"""All ranks of a gang stop and save at one common step, whoever was asked first."""
+
 import threading
 
 from tiresias.agreement import Agreement, Decision

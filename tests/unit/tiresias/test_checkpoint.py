@@ -1,3 +1,5 @@
+"""A save is complete or invisible, whatever interrupts it."""
+
 import errno
 import os
 import subprocess

@@ -1,3 +1,5 @@
+"""The launcher's variables, TF_CONFIG or nothing: each gives a sound description."""
+
 import json
 from pathlib import Path
 

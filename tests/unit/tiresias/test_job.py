@@ -1,3 +1,5 @@
+"""The plain interface: restore, report, save, and stop with the agreed code."""
+
 import json
 import os
 import random

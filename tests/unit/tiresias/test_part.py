@@ -1,3 +1,5 @@
+"""One rank's file of a save comes back bit for bit, and damage is found."""
+
 import json
 
 import numpy as np

@@ -1,3 +1,5 @@
+"""Reports to the agent never block or fail the training."""
+
 import json
 import socket
 
