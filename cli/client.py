@@ -28,7 +28,7 @@ from cli import address
 from cli.exit_codes import CommandError, ExitCode
 
 T = TypeVar("T")
-CONNECT_TIMEOUT_S = 5
+CONNECT_TIMEOUT_S = 3
 VIEW_TIMEOUT_S = 5
 MAX_SHOWN_CANDIDATES = 5
 

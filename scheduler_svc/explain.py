@@ -2,6 +2,7 @@
 
 from broker import codec, subjects
 from broker.bus import Bus, BusMessage, Subscription
+from broker.clock import Clock
 from broker.errors import CodecError
 from broker.schemas.api import ApiError, ExplainRequest
 from broker.schemas.views import Explanation
@@ -13,8 +14,9 @@ SUBJECT = subjects.api("explain")
 class Explainer:
     """One responder; a request that cannot be answered gets an `ApiError`."""
 
-    def __init__(self, bus: Bus, core: Core) -> None:
+    def __init__(self, bus: Bus, clock: Clock, core: Core) -> None:
         self._bus = bus
+        self._clock = clock
         self._core = core
 
     async def listen(self) -> Subscription:
@@ -29,7 +31,7 @@ class Explainer:
             request = codec.decode(ExplainRequest, data, SUBJECT)
         except CodecError as error:
             return ApiError(message=str(error))
-        explanation = self._core.explain(request.job_id)
+        explanation = self._core.explain(request.job_id, self._clock.now_ms())
         if explanation is None:
             return ApiError(message=f"job {request.job_id} is not active: unknown, or it has ended")
         return explanation

@@ -77,7 +77,7 @@ class Term:
         self._inbox = Inbox(bus, fold.input_seq + 1)
         self._views = ViewWriter(bus, clock)
         self._timekeeper = Timekeeper(bus, clock, fold.core, self._position, epoch)
-        self._explainer = Explainer(bus, fold.core)
+        self._explainer = Explainer(bus, clock, fold.core)
         self._watch = NodeWatch(
             bus,
             clock,

@@ -51,7 +51,7 @@ def _placement_message(job: Job, wait: Wait) -> str:
     return f"GPUs on {', '.join(job.claim or ()) or 'nodes'} are held for {gang}; not all are free"
 
 
-def explanation(world: World, job: JobRecord, state: JobState) -> Explanation:
+def explanation(world: World, job: JobRecord, state: JobState, at_ms: int) -> Explanation:
     """Return everything `tiresias why` shows of an active job."""
     order = world.engine.order()
     position = next((i for i, other in enumerate(order) if other is job), None)
@@ -62,12 +62,12 @@ def explanation(world: World, job: JobRecord, state: JobState) -> Explanation:
         reason="" if job.wait is None else job.wait.reason.value,
         message=wait_message(job) or _present_message(job),
         queue_index=job.queue_index,
-        attained_gpu_ms=job.gpus * job.executed_at(world.now_ms),
+        attained_gpu_ms=job.gpus * job.executed_at(at_ms),
         next_limit_gpu_ms=world.engine.next_limit_gpu_ms(job),
         position=None if position is None else position + 1,
         ahead_gpus=sum(other.gpus for other in ahead),
         capacity_gpus=world.cluster.usable_gpus(),
-        waited_ms=job.waited_at(world.now_ms),
+        waited_ms=job.waited_at(at_ms),
         promoted_at_waited_ms=world.engine.promotion_wait_ms(job),
         story=tuple(job.story),
     )

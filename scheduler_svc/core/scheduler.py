@@ -140,10 +140,16 @@ class Scheduler:
             *(node_view(world, node) for node in world.cluster.nodes.values()),
         ]
 
-    def explain(self, job_id: int) -> Explanation | None:
-        """Why the job is where it is; None if it is not active."""
+    def explain(self, job_id: int, now_ms: int = 0) -> Explanation | None:
+        """Why the job is where it is; None if it is not active.
+
+        Clocks are read at ``now_ms``, or at the last input if that is later.
+        """
         job = self._world.jobs.get(job_id)
-        return None if job is None else explanation(self._world, job, shown_state(self._world, job))
+        if job is None:
+            return None
+        at_ms = max(self._world.now_ms, now_ms)
+        return explanation(self._world, job, shown_state(self._world, job), at_ms)
 
     def snapshot(self) -> bytes:
         """Return the whole state; `restore` continues from it with the same decisions."""

@@ -110,7 +110,7 @@ class ToyCore:
             self._show_node(node, state)
         return self.take_changed_views()
 
-    def explain(self, job_id: int) -> Explanation | None:
+    def explain(self, job_id: int, now_ms: int = 0) -> Explanation | None:
         if str(job_id) not in self.jobs:
             return None
         return Explanation(
