@@ -6,6 +6,7 @@ hands out the steps, saves, and is the one that stops when asked.
 
 import argparse
 import os
+import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")  # tiny steps: the CPU is faster
@@ -32,6 +33,7 @@ def build_model():
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--step-ms", type=int, default=0, help="wait this long after each step")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
 
@@ -73,6 +75,7 @@ def main():
     print(f"starting at step {step}")
     while step < arguments.steps:
         loss = coordinator.schedule(train_step, args=(batches,)).fetch()
+        time.sleep(arguments.step_ms / 1000)
         step += 1
         if step % 10 == 0:
             print(f"step {step} loss {loss:.6f}")

@@ -29,7 +29,7 @@ from tiresias.checkpoint import CheckpointStore
 from tiresias.environment import JobEnvironment, read_environment
 from tiresias.errors import CheckpointError, UsageError
 from tiresias.process import process_age_ms
-from tiresias.protocol import JobReporter
+from tiresias.protocol import FLUSH_S, JobReporter
 from tiresias.stop import StopFlag, die_unsaved, exit_stopped
 from tiresias.writer import BackgroundWriter
 
@@ -220,8 +220,9 @@ class Job:
         exit_stopped()
 
     def flush(self) -> None:
-        """Wait for a save in progress."""
+        """Wait for a save in progress, send the last progress."""
         self._writer.wait()
+        self._reporter.flush(FLUSH_S)
 
     def close(self) -> None:
         """Wait for a save in progress, send the last reports."""

@@ -2,8 +2,8 @@
 
 `fit` is ``model.fit`` for data given as a function of the epoch. It resumes at the very batch
 where the run stopped and ends bit-identical to a run that never stopped. `Callback` works in a
-plain ``model.fit``: everything is put back, but an epoch that was cut short starts again from
-its first batch, because only `fit` knows how to skip the data already used.
+plain ``model.fit``: all variables are put back, but an epoch that was cut short starts again
+from its first data, because only `fit` knows how to skip what was used.
 """
 
 import sys
@@ -137,7 +137,7 @@ class Callback(_Hooks):
     def prepare(self, model: Any, element_spec: Any) -> Position:
         """Build and restore ``model`` for `fit`, which starts at the returned position."""
         self._is_exact = True
-        _refuse_keras_3_with_parameter_servers(model)
+        _refuse_unusable(model)
         if not _is_tf_keras(model):
             keras_workers.build_from_spec(model, element_spec)
             if keras_workers.is_multi_worker(model):
@@ -152,7 +152,7 @@ class Callback(_Hooks):
 
     def set_model(self, model: Any) -> None:
         """Refuse early what cannot work."""
-        _refuse_keras_3_with_parameter_servers(model)
+        _refuse_unusable(model)
         self._model = model
 
     def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002
@@ -214,7 +214,6 @@ class Callback(_Hooks):
 
     def _restore(self, model: Any) -> None:
         self._is_prepared = True
-        _refuse_keras_3_with_parameter_servers(model)
         _build(model)
         if keras_workers.is_multi_worker(model) and not self._job.has_agreement:
             tensorflow_side.agree_over(self._job, model.distribute_strategy)
@@ -310,18 +309,18 @@ def _is_tf_keras(model: Any) -> bool:
     return any(base.__module__.startswith("tf_keras.") for base in type(model).__mro__)
 
 
-def _refuse_keras_3_with_parameter_servers(model: Any) -> None:
+def _refuse_unusable(model: Any) -> None:
     import tensorflow as tf  # noqa: PLC0415
 
     servers = tf.distribute.ParameterServerStrategy
     if not _is_tf_keras(model) and isinstance(model.distribute_strategy, servers):
         raise UsageError(_NO_PARAMETER_SERVERS)
+    if getattr(model, "optimizer", None) is None:
+        raise UsageError("the model has no optimizer: call model.compile(...) before training")
 
 
 def _build(model: Any) -> None:
     """Make all variables exist, so that they can be restored before the first batch."""
-    if getattr(model, "optimizer", None) is None:
-        raise UsageError("the model has no optimizer: call model.compile(...) before training")
     if not model.built:
         raise UsageError(
             "the model has no weights yet, so nothing can be restored into it: start it with "

@@ -48,17 +48,19 @@ class JobReporter:
         self._socket: socket.socket | None = None
         self._retry_at_s = -math.inf
         self._progress_at_s = -math.inf
+        self._held_progress: Mapping[str, Any] | None = None
 
     def progress(self, step: int, total_steps: int | None, metrics: Mapping[str, float]) -> None:
-        """Tell the step just done; at most two reports a second leave, the rest are dropped."""
-        now_s = self._clock()
-        if now_s - self._progress_at_s < PROGRESS_EVERY_S:
-            return
-        self._progress_at_s = now_s
+        """Tell the step just done; at most two reports a second leave, and the last one."""
         finite = {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
         report = {"type": "progress", "step": step, "metrics": finite}
         if total_steps is not None:
             report["total_steps"] = total_steps
+        now_s = self._clock()
+        if now_s - self._progress_at_s < PROGRESS_EVERY_S:
+            self._held_progress = report
+            return
+        self._progress_at_s, self._held_progress = now_s, None
         self._send(report)
 
     def tensors(self, tensor_bytes: Sequence[int]) -> None:
@@ -93,6 +95,9 @@ class JobReporter:
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until everything has left, at most ``timeout_s``; return whether it has."""
+        held, self._held_progress = self._held_progress, None
+        if held is not None:
+            self._send(held)
         deadline_s = time.monotonic() + timeout_s
         with self._lock:
             while not self._push():

@@ -87,7 +87,7 @@ def test_progress_is_told_at_most_twice_a_second(agent, reporter, clock):
     connection, lines = agent.accept()
     reporter.close()
     with connection, lines:
-        assert [json.loads(line).get("step") for line in lines] == [None, 1, 5, 9]
+        assert [json.loads(line).get("step") for line in lines] == [None, 1, 5, 9, 10]
 
 
 def test_without_an_agent_nothing_fails_and_little_is_kept(reporter, tmp_path):
