@@ -22,6 +22,7 @@ HELP = {
     "pack_limit": "jobs of higher skew are consolidated, 0 to 1",
     "consolidate": "require or prefer the fewest nodes",
     "preempt_exempt": "least running time before a preemption, for example 60s",
+    "preempt_exempt_costs": "the same in multiples of the job's last preemption cost",
     "launch_limit": "a gang not up whole after this long is aborted",
     "restart_backoff": "first wait after a failure; doubles, at most 32 times this",
 }

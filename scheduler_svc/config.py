@@ -37,6 +37,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     pack_limit: Annotated[float, Meta(ge=0, le=1)] | None = None
     consolidate: Literal["require", "prefer"] | None = None
     preempt_exempt: Duration | None = None
+    preempt_exempt_costs: Annotated[int, Meta(ge=0, le=1000)] | None = None
     launch_limit: Duration | None = None
     restart_backoff: Duration | None = None
 

@@ -31,6 +31,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Jobs of high skew wait for the fewest nodes, or take more if these are not free."""
     preempt_exempt_ms: Annotated[int, Meta(ge=0)] = 60_000
     """Least running time before a job may be preempted."""
+    preempt_exempt_costs: Annotated[int, Meta(ge=0)] = 8
+    """The same in multiples of what the job's last preemption cost; the longer time holds."""
     launch_limit_ms: Annotated[int, Meta(ge=1)] = 60_000
     """A gang not up whole after this long is aborted."""
     restart_backoff_ms: Annotated[int, Meta(ge=0)] = 2_000

@@ -49,7 +49,7 @@ class Engine:
         """The job's new run owns these GPUs from now on."""
         self.cluster.acquire(placement, run_id)
         job.placement, job.claim, job.wait = placement, None, None
-        job.exempt_until_ms = now_ms + self.settings.preempt_exempt_ms
+        job.exempt_until_ms = now_ms + self._exempt_ms(job)
         if job.first_placed_at_ms is None:
             job.first_placed_at_ms = now_ms
         self._rearm(job, now_ms)
@@ -57,8 +57,14 @@ class Engine:
     def begin_service(self, job: Job, now_ms: int) -> None:
         """The gang is up: service counts."""
         job.start_counting(now_ms)
-        job.exempt_until_ms = now_ms + self.settings.preempt_exempt_ms
+        job.exempt_until_ms = now_ms + self._exempt_ms(job)
         self._rearm(job, now_ms)
+
+    def note_preemption_cost(self, job: Job, cost_ms: int) -> None:
+        """A costly preemption earns the running job a longer time without another one."""
+        job.preemption_cost_ms = cost_ms
+        if job.counting_since_ms is not None:
+            job.exempt_until_ms = job.counting_since_ms + self._exempt_ms(job)
 
     def begin_release(self, job: Job) -> None:
         """The job's run was told to stop; it owns its GPUs until `release`."""
@@ -141,6 +147,11 @@ class Engine:
     def promotion_wait_ms(self, job: Job) -> int | None:
         """Waited time at which the job is promoted; None if never."""
         return self._policy.promotion_wait_ms(job)
+
+    def _exempt_ms(self, job: Job) -> int:
+        """Least running time before a preemption, so that preemptions never eat the cluster."""
+        cost_ms = self.settings.preempt_exempt_costs * job.preemption_cost_ms
+        return max(self.settings.preempt_exempt_ms, cost_ms)
 
     def _rearm(self, job: Job, now_ms: int) -> None:
         self._policy.arm(job, self.timers, now_ms)

@@ -142,7 +142,7 @@ def end(world: World, job: JobRecord, state: JobState, reason: str, message: str
     job.end_state, job.reason, job.message = state, reason, message
     job.ended_at_ms = world.now_ms
     world.ended.append(job.job_id)
-    world.tell(job, f"ended {state}: {message}")
+    world.tell(job, f"ended {state}", message)
     world.emit(
         JobEnded,
         job_id=job.job_id,

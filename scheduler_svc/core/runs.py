@@ -26,7 +26,7 @@ from broker.schemas.run import (
     RunStarted,
     StopReason,
 )
-from broker.schemas.views import Attempt
+from broker.schemas.views import Attempt, RunOutcome
 from scheduler_svc.core import ledger
 from scheduler_svc.core.job import Placement
 from scheduler_svc.core.lifecycle import RunPhase
@@ -166,6 +166,7 @@ def on_started(world: World, message: RunStarted) -> None:
         due_ms = world.now_ms + max(0, job.spec.time_limit_ms - used_ms)
         world.engine.timers.set(job.job_id, TimerKind.TIME_LIMIT, due_ms)
     job.note_attempt(running_at_ms=world.now_ms)
+    _measure_preemption(world, job)
     world.tell(job, f"run {run.run_id} running")
     world.emit(RunRunning, job_id=job.job_id, run_id=run.run_id)
 
@@ -213,6 +214,7 @@ def on_resumed(world: World, message: RunResumed) -> None:
         restore_ms=message.restore_ms,
         first_step_ms=message.first_step_ms,
     )
+    _measure_preemption(world, job)
     world.tell(job, f"first step after step {message.step}")
     world.emit(
         RunRestored,
@@ -304,7 +306,7 @@ def _over(world: World, job: JobRecord, run: Run) -> None:
     world.touch(job.job_id)
     job.run = None
     job.note_attempt(ended_at_ms=world.now_ms, outcome=verdict.outcome, message=verdict.message)
-    world.tell(job, f"run {run.run_id} {verdict.outcome}: {verdict.message}")
+    world.tell(job, f"run {run.run_id} {verdict.outcome}", verdict.message)
     world.emit(
         RunEnded,
         job_id=job.job_id,
@@ -313,6 +315,16 @@ def _over(world: World, job: JobRecord, run: Run) -> None:
         message=verdict.message,
     )
     world.verdicts.append((job, verdict))
+
+
+def _measure_preemption(world: World, job: JobRecord) -> None:
+    """After a resume: what asking, saving, stopping, starting and restoring took in all."""
+    if len(job.history) == 1 or job.history[-2].outcome is not RunOutcome.PREEMPTED:
+        return
+    before, now = job.history[-2:]
+    assert before.ended_at_ms is not None, job.job_id
+    stop_ms = before.ended_at_ms - (before.asked_at_ms or before.ended_at_ms)
+    world.engine.note_preemption_cost(job, stop_ms + world.now_ms - now.placed_at_ms)
 
 
 def _peer_grace_ms(job: JobRecord) -> int:

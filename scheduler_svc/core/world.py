@@ -58,9 +58,9 @@ class World:
         elif isinstance(output, NodeFact):
             self.changed_nodes.add(output.node)
 
-    def tell(self, job: JobRecord, what: str) -> None:
+    def tell(self, job: JobRecord, what: str, detail: str = "") -> None:
         """Add a line to the job's story and mark its view."""
-        job.tell(self.now_ms, what)
+        job.tell(self.now_ms, f"{what}: {detail}" if detail else what)
         self.touch(job.job_id)
 
     def touch(self, job_id: int) -> None:
