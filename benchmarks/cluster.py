@@ -59,4 +59,4 @@ async def wait_for_files(folder: Path, count: int, timeout_s: float) -> None:
     while (found := len(list(folder.glob("[0-9]*")))) < count:
         if time.monotonic() > deadline:
             sys.exit(f"only {found} of {count} jobs had started after {timeout_s:g} s")
-        await asyncio.sleep(0.002)
+        await asyncio.sleep(0.02)

@@ -271,7 +271,6 @@ class Supervisor:
         if self._asked_at is not None:
             ask_to_exit_ms = round((time.monotonic() - self._asked_at) * 1000)
         self._note("ended", leftover_pids=self._left, ask_to_exit_ms=ask_to_exit_ms)
-        os.fsync(self._status)
         os.unlink(self._control)
         self._ring()
 
@@ -287,7 +286,11 @@ class Supervisor:
             )
 
     def _note(self, fact: str, **values: object) -> None:
-        """Append a fact. Only the end is synced: a power cut ends all processes anyway."""
+        """Append a fact.
+
+        Nothing is synced: a power cut ends the run, and what the launcher has told of it is in the
+        launcher's journal, which is.
+        """
         line = json.dumps({"fact": fact, **values, "at_ms": time.time_ns() // 1_000_000})
         os.write(self._status, line.encode() + b"\n")
 
