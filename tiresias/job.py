@@ -30,7 +30,7 @@ from tiresias.environment import JobEnvironment, read_environment
 from tiresias.errors import CheckpointError, UsageError
 from tiresias.process import process_age_ms
 from tiresias.protocol import FLUSH_S, JobReporter
-from tiresias.stop import StopFlag, die_unsaved, exit_stopped
+from tiresias.stop import StopFlag, die_unsaved, exit_stopped, exit_stopped_quickly
 from tiresias.writer import BackgroundWriter
 
 SAVE_EVERY_S = 60.0
@@ -59,7 +59,9 @@ class Job:
         *,
         save_every_s: float = SAVE_EVERY_S,
         clock: Callable[[], float] = time.monotonic,
+        leave: Callable[[], NoReturn] = exit_stopped,
     ) -> None:
+        self._leave = leave
         self.environment = environment
         self._clock = clock
         self._save_every_s = save_every_s
@@ -217,7 +219,7 @@ class Job:
         except CheckpointError as error:
             die_unsaved(str(error))
         self.close()
-        exit_stopped()
+        self._leave()
 
     def flush(self) -> None:
         """Wait for a save in progress, send the last progress."""
@@ -286,7 +288,7 @@ def init(*, checkpoint_dir: str | Path | None = None, save_every_s: float = SAVE
     global _current_job  # noqa: PLW0603 - a process is one task of one run
     if _current_job is None:
         environment = read_environment(checkpoint_dir=checkpoint_dir)
-        _current_job = Job(environment, save_every_s=save_every_s)
+        _current_job = Job(environment, save_every_s=save_every_s, leave=exit_stopped_quickly)
     return _current_job
 
 

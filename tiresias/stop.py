@@ -4,6 +4,7 @@ Python runs a signal handler only between two bytecodes of the main thread, so a
 arrives during a long native call (tracing, the first step) is seen when that call returns.
 """
 
+import atexit
 import os
 import signal
 import sys
@@ -49,6 +50,22 @@ def exit_stopped() -> NoReturn:
     """
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise SystemExit(EXIT_STOPPED)
+
+
+def exit_stopped_quickly() -> NoReturn:
+    """Like `exit_stopped`, and spare the interpreter's teardown once all exit handlers ran.
+
+    With TensorFlow loaded the teardown takes more than a second, in which the GPUs would wait.
+    """
+    atexit.register(_end_without_teardown)
+    exit_stopped()
+
+
+def _end_without_teardown() -> None:
+    """Run first of all exit handlers: run the others, then end."""
+    atexit.unregister(_end_without_teardown)
+    atexit._run_exitfuncs()  # noqa: SLF001 - there is no public way to run them early
+    leave_stopped_at_once()
 
 
 def leave_stopped_at_once() -> NoReturn:
