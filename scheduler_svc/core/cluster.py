@@ -13,22 +13,28 @@ from scheduler_svc.core.job import Placement, gpus_of
 
 
 class Gpu(msgspec.Struct, kw_only=True):
-    """A GPU of a node. ``owner`` is a run id; a run nobody knows may own it, too."""
+    """A GPU of a node, and who has it."""
 
     info: GpuInfo
     owner: str | None = None
+    """The run of the scheduler's that owns it."""
+    foreign_run: str | None = None
+    """A run that owns it by its launcher's ledger, and that the scheduler does not know."""
     fault: GpuFaultReason | None = None
     fault_detail: str = ""
     is_releasing: bool = False
     """Its owner was told to stop."""
-    is_foreign: bool = False
-    """Its launcher says that a run owns it which the scheduler does not know."""
     is_present: bool = True
     """False: the node's newest inventory lacks it; kept only until its run is over."""
 
     @property
     def is_healthy(self) -> bool:
         return self.is_present and self.fault is None
+
+    @property
+    def is_obtainable(self) -> bool:
+        """A job may get it, at the latest when runs that the scheduler knows are over."""
+        return self.is_healthy and self.foreign_run is None
 
 
 class Node(msgspec.Struct, kw_only=True):
@@ -98,7 +104,7 @@ class Cluster(msgspec.Struct):
     def obtainable_gpus(self) -> int:
         """Usable GPUs except those owned by runs that nobody knows."""
         return sum(
-            gpu.is_healthy and not gpu.is_foreign
+            gpu.is_obtainable
             for node in self.nodes.values()
             if node.is_usable
             for gpu in node.gpus.values()
@@ -108,17 +114,17 @@ class Cluster(msgspec.Struct):
         return self.nodes[node].gpus[gpu_id]
 
     def is_usable(self, node: str, gpu_id: str) -> bool:
-        """The GPU is healthy and on a node that takes new runs."""
+        """The GPU is obtainable and on a node that takes new runs."""
         found = self.nodes.get(node)
         gpu = found.gpus.get(gpu_id) if found is not None and found.is_usable else None
-        return gpu is not None and gpu.is_healthy
+        return gpu is not None and gpu.is_obtainable
 
     def acquire(self, placement: Placement, run_id: str) -> None:
         """Give every GPU of the placement to the run, or raise `InvariantError`."""
         for node, gpu_id in gpus_of(placement):
             gpu = self.gpu(node, gpu_id)
-            if gpu.owner is not None:
-                raise InvariantError(f"GPU {gpu_id!r} of {node!r} is owned by run {gpu.owner!r}")
+            if (taken_by := gpu.owner or gpu.foreign_run) is not None:
+                raise InvariantError(f"GPU {gpu_id!r} of {node!r} is owned by run {taken_by!r}")
             gpu.owner = run_id
 
     def mark_releasing(self, placement: Placement) -> None:
@@ -131,7 +137,9 @@ class Cluster(msgspec.Struct):
         for name in nodes:
             node = self.nodes[name]
             for gpu_id, gpu in list(node.gpus.items()):
+                if gpu.foreign_run == run_id:
+                    gpu.foreign_run = None
                 if gpu.owner == run_id:
-                    gpu.owner, gpu.is_releasing, gpu.is_foreign = None, False, False
+                    gpu.owner, gpu.is_releasing = None, False
                     if not gpu.is_present:
                         del node.gpus[gpu_id]

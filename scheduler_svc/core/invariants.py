@@ -51,8 +51,7 @@ def _ownership_problems(world: World) -> Iterator[str]:
             elif gpu.fault and not job.is_releasing and item[0] not in job.run.exits:
                 yield f"run {job.run.run_id} runs on {item}: {gpu.fault}"
     for item, gpu in owners.items():
-        if not gpu.is_foreign:
-            yield f"GPU {item} is owned by run {gpu.owner}, which is over"
+        yield f"GPU {item} is owned by run {gpu.owner}, which is over"
 
 
 def _queue_problems(world: World) -> Iterator[str]:

@@ -17,8 +17,8 @@ def launcher_reported(world: World, message: InventoryReported) -> None:
     node.launcher_boot_id = message.boot_id
     reported = {report.run_id for report in message.runs}
     for gpu in node.gpus.values():
-        if gpu.is_foreign and gpu.owner not in reported:
-            gpu.owner, gpu.is_foreign, gpu.is_releasing = None, False, False
+        if gpu.foreign_run not in reported:
+            gpu.foreign_run = None
     world.changed_nodes.add(message.node)
 
 
@@ -27,10 +27,9 @@ def believe_owners(world: World, name: str, owners: dict[str, str]) -> None:
     node = world.cluster.nodes[name]
     for gpu_id, run_id in sorted(owners.items()):
         gpu = node.gpus.get(gpu_id)
-        if gpu is None or gpu.owner is not None or world.find_run(run_id, name) is not None:
-            continue
-        gpu.owner, gpu.is_foreign = run_id, True
-    for run_id in sorted({gpu.owner for gpu in node.gpus.values() if gpu.is_foreign and gpu.owner}):
+        if gpu is not None and world.find_run(run_id, name) is None:
+            gpu.foreign_run = run_id
+    for run_id in sorted({gpu.foreign_run for gpu in node.gpus.values() if gpu.foreign_run}):
         world.emit(StopRun, node=name, run_id=run_id, reason=StopReason.UNKNOWN_RUN, grace_ms=0)
     world.changed_nodes.add(name)
 
@@ -49,7 +48,7 @@ def quarantine_leftovers(world: World, report: RunExited) -> None:
         return
     detail = f"processes {', '.join(map(str, report.leftover_pids))} of {report.run_id} remain"
     for gpu_id, gpu in world.cluster.nodes[report.node].gpus.items():
-        if gpu.owner == report.run_id:
+        if report.run_id in (gpu.owner, gpu.foreign_run):
             gpu.fault, gpu.fault_detail = GpuFaultReason.DIRTY, detail
             world.emit(
                 GpuChanged,

@@ -122,8 +122,7 @@ def _lose_runs(world: World, name: str, cause: str) -> None:
     for job, run in runs.runs_on(world, name):
         runs.lose_node(world, job, run, name, cause)
     for gpu in world.cluster.nodes[name].gpus.values():
-        if gpu.is_foreign:
-            gpu.owner, gpu.is_foreign, gpu.is_releasing = None, False, False
+        gpu.foreign_run = None
 
 
 def _stop_owner(world: World, name: str, gpu_id: str, cause: str) -> None:

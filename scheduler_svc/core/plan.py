@@ -344,9 +344,9 @@ def _free_gpus(cluster: Cluster) -> tuple[Free, Free]:
     soon: Free = {}
     for node in cluster.nodes.values():
         if node.is_usable:
-            healthy = [(gpu_id, gpu) for gpu_id, gpu in node.gpus.items() if gpu.is_healthy]
-            idle[node.name] = [gpu_id for gpu_id, gpu in healthy if gpu.owner is None]
-            soon[node.name] = [gpu_id for gpu_id, gpu in healthy if gpu.is_releasing]
+            gpus = [(gpu_id, gpu) for gpu_id, gpu in node.gpus.items() if gpu.is_obtainable]
+            idle[node.name] = [gpu_id for gpu_id, gpu in gpus if gpu.owner is None]
+            soon[node.name] = [gpu_id for gpu_id, gpu in gpus if gpu.is_releasing]
     return idle, soon
 
 

@@ -74,7 +74,11 @@ def node_view(world: World, node: Node) -> NodeView:
         problem=problem,
         gpus=tuple(gpu.info for gpu in gpus.values()),
         unhealthy={gpu_id: gpu.fault for gpu_id, gpu in gpus.items() if gpu.fault is not None},
-        owners={gpu_id: gpu.owner for gpu_id, gpu in gpus.items() if gpu.owner is not None},
+        owners={
+            gpu_id: owner
+            for gpu_id, gpu in gpus.items()
+            if (owner := gpu.owner or gpu.foreign_run) is not None
+        },
         as_of_ms=world.now_ms,
     )
 
