@@ -15,6 +15,7 @@ from tiresias import keras_workers
 from tiresias import tensorflow as tensorflow_side
 from tiresias.errors import UsageError
 from tiresias.job import Job, Restored, init
+from tiresias.keras_hooks import KerasHooks
 
 _NO_PARAMETER_SERVERS = (
     "Keras 3 cannot train with fit under parameter servers: use tf_keras "
@@ -47,7 +48,10 @@ def fit(
     batches each time it is asked: ``ds.shuffle(size, seed=epoch).batch(32)``. What was used
     before a stop is skipped, which costs reading it once more. ``steps_per_epoch`` is needed
     when the length of the data is not known. ``options`` go to ``model.fit``.
-    Other callbacks' own state (patience of EarlyStopping, say) starts afresh after a resume.
+
+    Not kept over a stop: other callbacks' own state (the patience of EarlyStopping, say), the
+    evaluation of an epoch that was stopped after its last batch, and the dropout of tf_keras
+    unless ``tf_keras.backend.experimental.enable_tf_random_generator()`` was called first.
     """
     if not callable(data):
         raise UsageError(
@@ -61,7 +65,8 @@ def fit(
     for epoch in range(position.epoch, epochs):
         dataset, steps = _epoch_data(data, epoch, steps_per_epoch)
         done = position.batch if epoch == position.epoch else 0
-        if done >= steps:
+        if done >= steps:  # it was stopped after this epoch's last batch
+            resume.on_epoch_end(epoch)
             continue
         model.fit(
             dataset.skip(done).take(steps - done),
@@ -78,42 +83,7 @@ def fit(
     return model.history
 
 
-class _Hooks:
-    """All the hooks that Keras 3 and tf_keras call, doing nothing."""
-
-    _supports_tf_logs = True
-    """For tf_keras: hand over logs as they are, which parameter servers require."""
-
-    def set_params(self, params: Any) -> None: ...
-    def set_model(self, model: Any) -> None: ...
-    def on_batch_begin(self, batch: int, logs: Any = None) -> None: ...
-    def on_batch_end(self, batch: int, logs: Any = None) -> None: ...
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None: ...
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None: ...
-    def on_train_begin(self, logs: Any = None) -> None: ...
-    def on_train_end(self, logs: Any = None) -> None: ...
-    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None: ...
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None: ...
-    def on_test_begin(self, logs: Any = None) -> None: ...
-    def on_test_end(self, logs: Any = None) -> None: ...
-    def on_test_batch_begin(self, batch: int, logs: Any = None) -> None: ...
-    def on_test_batch_end(self, batch: int, logs: Any = None) -> None: ...
-    def on_predict_begin(self, logs: Any = None) -> None: ...
-    def on_predict_end(self, logs: Any = None) -> None: ...
-    def on_predict_batch_begin(self, batch: int, logs: Any = None) -> None: ...
-    def on_predict_batch_end(self, batch: int, logs: Any = None) -> None: ...
-
-    def _implements_train_batch_hooks(self) -> bool:
-        return True
-
-    def _implements_test_batch_hooks(self) -> bool:
-        return True
-
-    def _implements_predict_batch_hooks(self) -> bool:
-        return False
-
-
-class Callback(_Hooks):
+class Callback(KerasHooks):
     """Restores at the start, reports progress, saves now and then, stops when asked.
 
     Saved: weights, optimizer slots and step, batch statistics, dropout's random state, running

@@ -1,3 +1,5 @@
+"""Real processes asked to stop at a random step and started again: the acceptance test."""
+
 import time
 
 import pytest

@@ -1,3 +1,5 @@
+"""Leaving with the code that means saved and stopped."""
+
 import subprocess
 import sys
 from pathlib import Path
