@@ -58,6 +58,8 @@ class Job(msgspec.Struct, kw_only=True):
     """What becomes of it after its run is not known yet: it takes no part in passes."""
     claim: Placement | None = None
     """GPUs promised to it, of which some are still another's."""
+    claimed_at_ms: int = 0
+    """Since when it has been promised GPUs, if it is."""
     preemption_cost_ms: int = 0
     """What putting it aside and bringing it back cost the last time; 0: not known."""
     exempt_until_ms: int = 0

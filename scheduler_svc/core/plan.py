@@ -119,7 +119,10 @@ class _Pass:
         starting = {job.job_id for job, _ in self._starts}
         plan = Plan(self._starts, [], [], [])
         for job in self._jobs:
-            job.claim = self._claims.get(job.job_id)
+            claim = self._claims.get(job.job_id)
+            if job.claim is None and claim is not None:
+                job.claimed_at_ms = self._now_ms
+            job.claim = claim
             if job.job_id in self._evicted:
                 for_job = self._evicted[job.job_id]
                 if for_job is not None and job.exempt_until_ms > self._now_ms:

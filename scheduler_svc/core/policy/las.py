@@ -103,8 +103,14 @@ class LeastAttainedService:
 
 
 def _by_start_time(job: Job) -> tuple[bool, int, int]:
-    """First start since entering the system; never-started jobs last, by submission."""
-    return (job.first_placed_at_ms is None, job.first_placed_at_ms or 0, job.job_id)
+    """First start since entering the system; never-started jobs last, by submission.
+
+    A promise of GPUs counts as a start while it lasts: who starts later on other GPUs stays behind.
+    """
+    started_at_ms = job.first_placed_at_ms
+    if started_at_ms is None and job.claim is not None:
+        started_at_ms = job.claimed_at_ms
+    return (started_at_ms is None, started_at_ms or 0, job.job_id)
 
 
 def _has_waiting_before_running(jobs: Iterable[Job]) -> bool:
