@@ -12,7 +12,7 @@ from scheduler_svc.fold import View, view_key
 
 WINDOW = 64
 RETRY_MS = 500
-PAUSE_MS = 50
+PAUSE_MS = 100
 """Between two batches: a job that changes several times meanwhile is written once."""
 
 _log = logging.getLogger(__name__)
