@@ -111,8 +111,8 @@ def run_service(
     except asyncio.CancelledError:
         logger.warning("stopped by a second signal before the work was put aside")
         raise SystemExit(1) from None
-    except TiresiasError as error:
-        logger.error("service failed: %s", error)  # noqa: TRY400 - ours are told, not traced
+    except (TiresiasError, OSError) as error:
+        logger.error("service failed: %s", error)  # noqa: TRY400 - our errors and the machine's
         raise SystemExit(1) from None
     except Exception:
         logger.exception("service failed")

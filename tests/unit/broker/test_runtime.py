@@ -126,7 +126,12 @@ def test_a_second_signal_cancels_and_the_exit_code_tells(capsys, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("error", "has_trace"), [(BusError("no server"), False), (ValueError("a bug"), True)]
+    ("error", "has_trace"),
+    [
+        (BusError("no server"), False),
+        (OSError(28, "No space left on device", "journal"), False),
+        (ValueError("a bug"), True),
+    ],
 )
 def test_a_failure_is_logged_and_exits_with_one(capsys, error, has_trace):
     async def main(stop):
