@@ -19,7 +19,7 @@ def gpus_of(placement: Placement) -> list[tuple[str, str]]:
     ]
 
 
-class Wait(msgspec.Struct, kw_only=True):
+class Wait(msgspec.Struct, frozen=True, kw_only=True):
     """Why a job does not run, with the numbers that decided."""
 
     reason: WaitReason

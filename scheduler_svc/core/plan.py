@@ -79,6 +79,8 @@ class _Pass:
         self._to_place: list[Job] = []
         self._is_holding_nodes = False
         self._waits: dict[int, Wait] = {}
+        self._too_big_waits: dict[tuple[int, int], Wait] = {}
+        """Shared by all jobs that wait for the same GPUs: waits never change."""
         self._claims: dict[int, Placement] = {}
         self._starts: list[tuple[Job, Placement]] = []
         self._evicted: dict[int, int | None] = {}
@@ -159,9 +161,14 @@ class _Pass:
 
     def _too_big(self, job: Job, left: int) -> Wait | None:
         """All or nothing: the GPUs left by the jobs ahead must do."""
-        if job.gpus <= left:
+        gpus = job.gpus
+        if gpus <= left:
             return None
-        return Wait(reason=WaitReason.RESOURCES, needed_gpus=job.gpus, free_gpus=max(left, 0))
+        wait = self._too_big_waits.get((gpus, left))
+        if wait is None:
+            wait = Wait(reason=WaitReason.RESOURCES, needed_gpus=gpus, free_gpus=max(left, 0))
+            self._too_big_waits[gpus, left] = wait
+        return wait
 
     def _place_selected(self) -> Job | None:
         """Place the selected jobs in order; return the first that has no place, if any."""
