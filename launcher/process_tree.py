@@ -3,9 +3,25 @@
 A zombie is gone: it holds no memory, no device and no file.
 """
 
+import ctypes
 import os
 import signal
+import time
 from collections.abc import Iterable, Iterator
+
+_PR_SET_CHILD_SUBREAPER = 36
+_LIBC = ctypes.CDLL(None)
+_TICK_MS = 1000 // os.sysconf("SC_CLK_TCK")
+
+
+def adopt_orphans() -> None:
+    """Make this process the new parent of every orphaned descendant."""
+    _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def boot_ms() -> int:
+    """Return the time since the machine's start, by which processes are dated."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
 
 
 def _pids() -> Iterator[int]:
@@ -21,17 +37,23 @@ def _read(pid: int, name: str) -> bytes:
         return b""
 
 
-def _stat(pid: int) -> tuple[int, int] | None:
-    """Return (parent, process group) of a living process, None if it is gone or a zombie."""
-    state, *numbers = _read(pid, "stat").rpartition(b") ")[2].split(b" ", 3)
+def _stat(pid: int) -> tuple[int, int, int] | None:
+    """Return (parent, group, start in ticks since boot) of a living process, else None."""
+    state, *numbers = _read(pid, "stat").rpartition(b") ")[2].split(b" ", 20)
     if not numbers or state in (b"Z", b"X"):
         return None
-    return int(numbers[0]), int(numbers[1])
+    return int(numbers[0]), int(numbers[1]), int(numbers[18])
 
 
 def is_alive(pid: int) -> bool:
     """Whether the process exists and is no zombie."""
     return _stat(pid) is not None
+
+
+def was_there(pid: int, at_boot_ms: int) -> bool:
+    """Whether the living process is as old as that, not a later one of the same number."""
+    stat = _stat(pid)
+    return stat is not None and stat[2] * _TICK_MS <= at_boot_ms
 
 
 def group_of(pid: int) -> int | None:

@@ -32,7 +32,7 @@ from launcher.core.run_state import (
     StartIntended,
     StopIntended,
 )
-from launcher.core.run_status import RunStatus, exit_report
+from launcher.core.run_status import Started, exit_report
 from launcher.core.task_plan import NodePaths, build_plan, local_cluster, local_tasks
 from launcher.journal import Journal
 from launcher.metrics import LauncherMetrics
@@ -143,8 +143,8 @@ class RunKeeper:
             if run is None or not run.has_processes:
                 return
             status = self._supervisors.status(run_id)
-            if status.pids and run.phase is Phase.STARTING:
-                await self._report_started(run_id, run, status)
+            if status.started is not None and run.phase is Phase.STARTING:
+                self._report_started(run_id, run, status.started)
             if status.ended is not None:
                 await self._conclude(exit_report(run.prepare.node, run_id, status, status.ended))
             elif run.asked is not None and status.asked is None:
@@ -260,13 +260,11 @@ class RunKeeper:
         )
         await self._report(refused)
 
-    async def _report_started(self, run_id: str, run: Run, status: RunStatus) -> None:
+    def _report_started(self, run_id: str, run: Run, up: Started) -> None:
         now_ms = self._clock.monotonic_ms()
         start_ms = now_ms - self._start_arrived_ms.pop(run_id, now_ms)
         self._metrics.started(start_ms)
-        started = RunStarted(
-            node=run.prepare.node, run_id=run_id, pids=status.pids, start_ms=start_ms
-        )
+        started = RunStarted(node=run.prepare.node, run_id=run_id, pids=up.pids, start_ms=start_ms)
         self._journal.record(ReportMade(report=started))
         self._reporter.post(run_id)
 

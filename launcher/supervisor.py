@@ -6,6 +6,7 @@ What happens it appends to the run's status file, the single source of truth; st
 only, because there is one such process per run.
 """
 
+import contextlib
 import json
 import os
 import select
@@ -18,9 +19,8 @@ from typing import Any
 from launcher import process_tree, run_folder
 from launcher.core.outcome import PEER_GRACE_LIMIT_MS, ends_run, peer_grace_ms
 from launcher.log_writer import LogWriter
-from launcher.task_process import adopt_orphans, become_task
+from launcher.task_process import StartFailure, enter_workdir, start_task
 
-_SPAWN_FAILED = 126
 _KILL_PERIOD_MS = 50.0
 _KILL_LIMIT_S = 10.0
 _READ_BYTES = 65_536
@@ -72,19 +72,22 @@ class Supervisor:
             return
         self._status = status
         self._note("supervising", pid=os.getpid())
-        adopt_orphans()
+        process_tree.adopt_orphans()
         control = run_folder.open_pipe(self._control)
         self._watch(control, lambda: self._on_control(control))
-        self._spawn_tasks()
         self._catch_signals()
-        self._note("started", pids={task.name: task.pid for task in self._tasks if task.pid})
+        self._spawn_tasks()
+        self._note(
+            "started",
+            pids={task.name: task.pid for task in self._tasks if task.pid},
+            boot_ms=process_tree.boot_ms(),
+        )
         self._ring()
         while not self._is_finished():
             self._turn()
         self._end()
 
     def _catch_signals(self) -> None:
-        """After the start, so that a task can be asked to stop before it executes its command."""
         wake, woken = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._watch(wake, lambda: os.read(wake, _READ_BYTES))
         signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
@@ -106,30 +109,28 @@ class Supervisor:
             with open(path, "wb", opener=lambda name, flags: os.open(name, flags, 0o700)) as file:
                 file.write(script.encode("utf-8", "surrogateescape"))
         limits = self._plan["log_limits"]
-        for launch in self._plan["tasks"]:
-            task = _Task(launch, LogWriter(logs, launch["name"], **limits))
-            self._tasks.append(task)
-            self._spawn(task, work)
-        for task in self._tasks:
-            if not task.pid:
-                self._on_gone(task, _SPAWN_FAILED)
+        self._tasks = [
+            _Task(launch, LogWriter(logs, launch["name"], **limits))
+            for launch in self._plan["tasks"]
+        ]
+        obstacle = enter_workdir(self._plan, work)
+        failures = [(task, obstacle or self._spawn(task)) for task in self._tasks]
+        for task, failure in failures:
+            if failure is not None:
+                task.log.write(failure.line)
+                self._on_gone(task, failure.exit_code)
 
-    def _spawn(self, task: _Task, work: str) -> None:
+    def _spawn(self, task: _Task) -> StartFailure | None:
         output, tasks_end = os.pipe()
-        supervisor = os.getpid()
-        try:
-            task.pid = os.fork()
-            if task.pid == 0:
-                become_task(
-                    self._plan, task.launch, output=tasks_end, supervisor=supervisor, work=work
-                )
-        except OSError as error:
-            task.log.write(f"tiresias: cannot start a process: {error.strerror}\n".encode())
-        finally:
-            os.close(tasks_end)
+        started = start_task(self._plan, task.launch, tasks_end)
+        os.close(tasks_end)
+        if isinstance(started, StartFailure):
+            os.close(output)
+            return started
         os.set_blocking(output, False)
-        task.output = output
+        task.pid, task.output = started, output
         self._watch(output, lambda: self._pump(task))
+        return None
 
     def _turn(self) -> None:
         self._reap()
@@ -211,7 +212,7 @@ class Supervisor:
         if not self._is_stopping:
             self._is_stopping = True
             for task in self._tasks:
-                if task.return_code is None:
+                if task.pid and task.return_code is None:
                     _signal_group(task.pid, signal.SIGTERM)
                     _signal_group(task.pid, signal.SIGCONT)
         self._kill_after(grace_ms)
@@ -299,8 +300,6 @@ class Supervisor:
 
 
 def _signal_group(leader: int, signal_number: signal.Signals) -> None:
-    """Signal an unreaped task's group, or the task alone while it has not made its group yet."""
-    try:
+    """Signal an unreaped task's group, unless it has become another user's."""
+    with contextlib.suppress(PermissionError):
         os.killpg(leader, signal_number)
-    except ProcessLookupError:
-        process_tree.signal_all([leader], signal_number)

@@ -16,7 +16,7 @@ import msgspec
 
 from broker.schemas.run import StopReason
 from launcher import process_tree, run_folder
-from launcher.core.run_status import Ended, RunStatus, fold, read_facts
+from launcher.core.run_status import Ended, RunStatus, Started, fold, read_facts
 from launcher.core.task_plan import RunPlan
 from launcher.fork_server import ForkServer
 
@@ -116,8 +116,9 @@ def _bury(run_dir: str) -> None:
     if status is None:
         return
     try:
-        if read_status(run_dir).ended is None:
-            left = _kill_marked(f"{run_folder.MARK}={run_dir}")
+        before = read_status(run_dir)
+        if before.ended is None:
+            left = _kill_left(f"{run_folder.MARK}={run_dir}", before.started)
             fact = msgspec.json.encode(Ended(leftover_pids=tuple(left), lost=True))
             os.write(status, b"\n" + fact + b"\n")
             os.fsync(status)
@@ -125,10 +126,19 @@ def _bury(run_dir: str) -> None:
         os.close(status)
 
 
-def _kill_marked(mark: str) -> list[int]:
-    """Kill the processes that carry the mark; return those that could not be killed."""
+def _kill_left(mark: str, started: Started | None) -> list[int]:
+    """Kill the tasks, and all that carry the mark; return those that could not be killed.
+
+    A task may have given up its environment and with it the mark, but it is known by its number.
+    """
+    tasks = started.pids.values() if started else ()
     give_up_at = time.monotonic() + _KILL_LIMIT_S
-    while left := process_tree.carrying(mark):
+    while left := sorted(
+        {
+            *process_tree.carrying(mark),
+            *(pid for pid in tasks if started and process_tree.was_there(pid, started.boot_ms)),
+        }
+    ):
         process_tree.signal_all(left, signal.SIGKILL)
         if time.monotonic() > give_up_at:
             break

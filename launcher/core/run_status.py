@@ -22,9 +22,11 @@ class Supervising(Fact, frozen=True, kw_only=True, tag="supervising"):
 
 
 class Started(Fact, frozen=True, kw_only=True, tag="started"):
-    """All tasks are up."""
+    """All tasks were started; one that could not be has no process."""
 
     pids: dict[str, int]
+    boot_ms: int = 0
+    """When that was, since the machine's start."""
 
 
 class Asked(Fact, frozen=True, kw_only=True, tag="asked"):
@@ -58,7 +60,7 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a run's processes."""
 
     is_supervised: bool = False
-    pids: dict[str, int] = {}
+    started: Started | None = None
     asked: StopReason | None = None
     exits: tuple[TaskEnded, ...] = ()
     ended: Ended | None = None
@@ -80,16 +82,15 @@ def read_facts(text: bytes) -> list[AnyFact]:
 
 
 def fold(facts: Iterable[AnyFact]) -> RunStatus:
-    """Fold the facts in their order; the first reason to stop and the first end stay."""
-    is_supervised, asked, ended = False, None, None
-    pids: dict[str, int] = {}
+    """Fold the facts in their order; of facts that come once the first stays."""
+    is_supervised, started, asked, ended = False, None, None, None
     exits: list[TaskEnded] = []
     for fact in facts:
         match fact:
             case Supervising():
                 is_supervised = True
             case Started():
-                pids = fact.pids
+                started = started or fact
             case Asked():
                 asked = asked or fact.reason
             case TaskEnded():
@@ -97,7 +98,7 @@ def fold(facts: Iterable[AnyFact]) -> RunStatus:
             case _:
                 ended = ended or fact
     return RunStatus(
-        is_supervised=is_supervised, pids=pids, asked=asked, exits=tuple(exits), ended=ended
+        is_supervised=is_supervised, started=started, asked=asked, exits=tuple(exits), ended=ended
     )
 
 

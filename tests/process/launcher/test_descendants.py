@@ -88,6 +88,16 @@ async def test_a_killed_supervisor_takes_its_tasks_along_and_the_run_is_lost(nod
     process_tree.signal_all(alive(pids), signal.SIGKILL)
 
 
+async def test_a_task_without_its_environment_is_gone_with_its_killed_supervisor(node):
+    run_id = await node.run("echo up; exec env -i sleep 600")
+    await node.printed(run_id, b"up")
+    pid = (await node.started(run_id)).pids["worker-0"]
+    await until(lambda: command_line(pid).startswith(b"sleep"))
+    os.kill(node.supervisor_of(run_id), signal.SIGKILL)
+    assert (await node.exit_of(run_id)).lost
+    assert alive([pid]) == []
+
+
 async def test_a_supervisor_told_to_terminate_stops_its_run(node):
     run_id = await node.run("echo up; sleep 60")
     await node.printed(run_id, b"up")

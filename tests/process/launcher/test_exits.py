@@ -53,6 +53,7 @@ async def test_the_recorded_exit_is_that_of_the_command(node, run, exit_code, si
     ("spec", "code", "line"),
     [
         ({"run": ("no-such-command",)}, 127, b"cannot run 'no-such-command': no such file"),
+        ({"run": ("true", "a\0b")}, 126, b"cannot run 'true': embedded null byte"),
         ({"run": "true", "workdir": "/no/such"}, 126, b"cannot enter workdir '/no/such'"),
         ({"run": ("true", "x" * 140_000)}, 126, b"argument list too long; Linux takes 128 KiB"),
         (
@@ -68,6 +69,14 @@ async def test_what_cannot_be_started_fails_the_job_with_a_line_in_its_log(node,
     assert [task.exit_code for task in exited.tasks] == [code]
     assert node.log(run_id).startswith(b"tiresias: ")
     assert line in node.log(run_id)
+
+
+async def test_a_gang_of_which_no_task_can_be_started_ends_with_an_exit_each(node):
+    run_id = await node.run(("no-such-command",), workers(2))
+    exited = await node.exit_of(run_id)
+    assert [(task.exit_code, task.signal) for task in exited.tasks] == [(127, None)] * 2
+    assert exited.asked is None
+    assert (await node.started(run_id)).pids == {}
 
 
 async def test_a_failed_rank_stops_the_others_which_ignore_the_request(node):

@@ -1,10 +1,10 @@
 """What a status file tells."""
 
 from broker.schemas.run import StopReason, TaskExit
-from launcher.core.run_status import Ended, RunStatus, exit_report, fold, read_facts
+from launcher.core.run_status import Ended, RunStatus, Started, exit_report, fold, read_facts
 
 LINES = b"""{"fact": "supervising", "pid": 10, "at_ms": 1}
-{"fact": "started", "pids": {"worker-0": 11}, "at_ms": 2}
+{"fact": "started", "pids": {"worker-0": 11}, "boot_ms": 7, "at_ms": 2}
 {"fact": "asked", "reason": "Preempt", "at_ms": 3}
 {"fact": "asked", "reason": "Cancel", "at_ms": 3}
 {"fact": "news of a later version"}
@@ -19,7 +19,7 @@ LINES = b"""{"fact": "supervising", "pid": 10, "at_ms": 1}
 def test_facts_fold_into_the_state_of_a_run():
     status = fold(read_facts(LINES))
     assert status.is_supervised
-    assert status.pids == {"worker-0": 11}
+    assert status.started == Started(pids={"worker-0": 11}, boot_ms=7)
     assert status.asked is StopReason.PREEMPT
     assert status.ended == Ended(leftover_pids=(12,), ask_to_exit_ms=40)
     assert fold(read_facts(b"")) == RunStatus()
