@@ -88,7 +88,9 @@ class Launcher:
             return RunPrepareRefused(
                 node=self.node, run_id=command.run_id, reason=reason, owners=owners
             )
-        self.runs[command.run_id] = LiveRun(command.tasks)
+        self.runs[command.run_id] = LiveRun(command.tasks, is_started=command.is_whole_gang)
+        if command.is_whole_gang:
+            return RunStarted(node=self.node, run_id=command.run_id, pids={})
         ports = {task.name: 20_000 + task.rank for task in command.tasks}
         return RunPrepared(node=self.node, run_id=command.run_id, ports=ports)
 
