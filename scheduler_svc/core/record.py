@@ -105,10 +105,11 @@ def task_placements(spec: JobSpec, placement: Placement) -> tuple[TaskPlacement,
     if spec.ps:
         nodes = list(placement)
         tasks.append(TaskPlacement(role="chief", index=0, rank=len(tasks), node=nodes[0]))
-        tasks.extend(
-            TaskPlacement(role="ps", index=i, rank=len(tasks) + i, node=nodes[i % len(nodes)])
+        first_rank = len(tasks)
+        tasks += [
+            TaskPlacement(role="ps", index=i, rank=first_rank + i, node=nodes[i % len(nodes)])
             for i in range(spec.ps)
-        )
+        ]
     return tuple(tasks)
 
 

@@ -6,7 +6,7 @@ from broker.schemas.base import Input, Output
 from broker.schemas.command import Command, PreemptRun, PrepareRun, StartRun, StopRun
 from broker.schemas.job import JobCancelRequested, JobSpec, JobSubmitted
 from broker.schemas.node import GpuInfo, NodeJoined
-from broker.schemas.operator import Settings
+from broker.schemas.operator import ClockAdvanced, Settings
 from broker.schemas.run import (
     InventoryReported,
     RunExited,
@@ -28,7 +28,7 @@ def spec(gpus: int = 1, **fields: object) -> JobSpec:
 
 
 class Mesh:
-    """A scheduler with obedient launchers. ``deaf`` nodes get commands and say nothing."""
+    """A scheduler with obedient launchers. ``deaf`` nodes keep commands until they listen."""
 
     def __init__(self, nodes: dict[str, int] | None = None, **settings: object) -> None:
         settings = {"preempt_exempt_ms": 0, "restart_backoff_ms": 1_000, **settings}
@@ -37,6 +37,7 @@ class Mesh:
         self.now_ms = START_MS
         self.outputs: list[Output] = []
         self.deaf: set[str] = set()
+        self.unheard: list[Command] = []
         self.saves = True
         self.views: dict[int | str, JobView | NodeView] = {}
         self.tasks: dict[str, PrepareRun] = {}
@@ -52,9 +53,22 @@ class Mesh:
         for view in self.core.take_changed_views():
             self.views[view.job_id if isinstance(view, JobView) else view.node] = view
         for output in outputs:
-            if isinstance(output, Command) and output.node not in self.deaf:
-                self.obey(output)
+            if isinstance(output, Command):
+                self._deliver(output)
         return seq
+
+    def _deliver(self, command: Command) -> None:
+        if command.node in self.deaf:
+            self.unheard.append(command)
+        else:
+            self.obey(command)
+
+    def listen(self, *nodes: str) -> None:
+        """Deaf nodes hear again, and obey what they were told meanwhile."""
+        self.deaf -= set(nodes)
+        commands, self.unheard = self.unheard, []
+        for command in commands:
+            self._deliver(command)
 
     def obey(self, command: Command) -> None:
         """Answer a command as a launcher does."""
@@ -113,8 +127,6 @@ class Mesh:
 
     def advance(self, delta_ms: int) -> None:
         """Let time pass, waking the core at each of its deadlines."""
-        from broker.schemas.operator import ClockAdvanced
-
         target_ms = self.now_ms + delta_ms
         while (due_ms := self.core.next_deadline_ms()) is not None and due_ms <= target_ms:
             self.now_ms = max(self.now_ms, due_ms)
@@ -125,6 +137,12 @@ class Mesh:
         """The newest view of a job."""
         found = self.views[job_id]
         assert isinstance(found, JobView)
+        return found
+
+    def node(self, name: str) -> NodeView:
+        """The newest view of a node."""
+        found = self.views[name]
+        assert isinstance(found, NodeView)
         return found
 
     def state(self, job_id: int) -> str:
