@@ -7,8 +7,10 @@ import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from broker.clock import Clock
+from launcher.spawner import GONE
 
 logger = logging.getLogger(__name__)
 
@@ -18,13 +20,19 @@ _RESTART_PAUSE_MS = 1_000
 _STOP_LIMIT_S = 5.0
 
 
+class Loss(NamedTuple):
+    """A run whose supervisor could not be forked, or is gone, perhaps before the run's end."""
+
+    run_id: str
+    was_forked: bool
+
+
 class ForkServer:
     """One small interpreter, isolated from the environment's and the user's modules."""
 
-    def __init__(self, clock: Clock, on_failure: Callable[[str], None]) -> None:
-        """``on_failure`` is called with the id of a run whose supervisor could not be forked."""
+    def __init__(self, clock: Clock, on_loss: Callable[[Loss], None]) -> None:
         self._clock = clock
-        self._on_failure = on_failure
+        self._on_loss = on_loss
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
@@ -37,20 +45,21 @@ class ForkServer:
             )
         self._reader, self._writer = await asyncio.open_connection(sock=ours)
 
-    async def fork(self, plan: bytes) -> None:
-        """Send a plan. If there is no spawner, or it dies over it, the run's status stays empty."""
+    async def fork(self, run_id: str, plan: bytes) -> None:
+        """Send a run's plan. If the spawner dies over it, the run's status stays empty."""
         if self._writer is None:
             return
-        self._writer.write(plan + b"\n")
+        self._writer.write(b"%b %b\n" % (run_id.encode(), plan))
         with contextlib.suppress(ConnectionError):
             await self._writer.drain()
 
     async def watch(self) -> None:
-        """Hear of failures and keep a spawner running, for ever."""
+        """Hear of losses and keep a spawner running, for ever."""
         while True:
             assert self._reader is not None
             while line := await self._reader.readline():
-                self._on_failure(line.decode().strip())
+                what, run_id = line.split()
+                self._on_loss(Loss(run_id.decode(), was_forked=what == GONE))
             logger.warning("the spawner is gone; starting it again")
             await self.stop()
             await self._clock.sleep_ms(_RESTART_PAUSE_MS)

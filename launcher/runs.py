@@ -152,10 +152,15 @@ class RunKeeper:
 
     async def look_after_all(self) -> None:
         """Find runs whose supervisor died or never came up, and news whose bell was not heard."""
-        for run_id, run in list(self._book.runs.items()):
-            if run.has_processes:
-                await self._look_after(run_id)
-                await self.refresh(run_id)
+        for run_id in list(self._book.runs):
+            await self.look_after(run_id)
+
+    async def look_after(self, run_id: str) -> None:
+        """See whether the run's supervisor lives, and report what there is to report."""
+        run = self._book.runs.get(run_id)
+        if run is not None and run.has_processes:
+            await self._bury_or_spawn(run_id)
+            await self.refresh(run_id)
 
     async def give_up(self, run_id: str) -> None:
         """Count the run as lost, because its supervisor could not be forked."""
@@ -164,7 +169,7 @@ class RunKeeper:
                 await self._supervisors.bury(run_id)
         await self.refresh(run_id)
 
-    async def _look_after(self, run_id: str) -> None:
+    async def _bury_or_spawn(self, run_id: str) -> None:
         status = self._supervisors.status(run_id)
         if status.ended is not None:
             return

@@ -23,7 +23,7 @@ from broker.schemas.run import InventoryReported, LauncherLeft, StopReason
 from broker.topology import DECISIONS
 from launcher.config import LauncherConfig
 from launcher.core.run_state import EpochSeen
-from launcher.fork_server import ForkServer
+from launcher.fork_server import ForkServer, Loss
 from launcher.journal import Journal
 from launcher.logs import LogServer
 from launcher.metrics import LauncherMetrics
@@ -54,15 +54,15 @@ async def serve(
     """Run a launcher with real processes until ``stop`` is set."""
     for folder in (config.runs_dir, config.run_dir, config.checkpoint_root):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    failed: asyncio.Queue[str] = asyncio.Queue()
-    fork_server = ForkServer(clock, failed.put_nowait)
+    losses: asyncio.Queue[Loss] = asyncio.Queue()
+    fork_server = ForkServer(clock, losses.put_nowait)
     await fork_server.start()
     try:
         async with Supervisor() as tasks:
             supervisors = LocalSupervisors(config.runs_dir, fork_server)
             launcher = Launcher(config, bus, clock, supervisors, tasks, metrics=metrics)
             tasks.start("spawner", fork_server.watch())
-            tasks.start("failed forks", launcher.give_up_from(failed))
+            tasks.start("losses", launcher.hear_of(losses))
             bell = Bell(config.run_dir / BELL, launcher.on_ring)
             try:
                 await launcher.run(stop)
@@ -148,12 +148,15 @@ class Launcher:
         """A supervisor says that something happened to its run."""
         self._tasks.start(f"refresh {run_id}", self._keeper.refresh(run_id))
 
-    async def give_up_from(self, failed: asyncio.Queue[str]) -> None:
-        """Count runs as lost whose supervisor could not be forked."""
+    async def hear_of(self, losses: asyncio.Queue[Loss]) -> None:
+        """Look at once after runs whose supervisor has gone; give up those that got none."""
         while True:
-            run_id = await failed.get()
-            logger.error("no process for the supervisor of run %s", run_id)
-            await self._keeper.give_up(run_id)
+            loss = await losses.get()
+            if loss.was_forked:
+                self._tasks.start(f"loss {loss.run_id}", self._keeper.look_after(loss.run_id))
+            else:
+                logger.error("no process for the supervisor of run %s", loss.run_id)
+                await self._keeper.give_up(loss.run_id)
 
     async def _consume(self) -> None:
         """Runs side by side, commands of one run in their order."""

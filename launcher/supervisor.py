@@ -1,9 +1,10 @@
 """The guardian of one run's processes on one node: starts, watches, logs and stops them.
 
-It is forked by the spawner, detached from the launcher, and outlives both. Being single-threaded
-and a subreaper it knows every descendant: when it has no child left, nothing of the run is left.
-What happens it appends to the run's status file, the single source of truth; standard library
-only, because there is one such process per run.
+Its process is forked by the spawner, detached from the launcher, and outlives both. Being
+single-threaded and a subreaper it knows every descendant: when it has no child left, nothing of the
+run is left. Only then, and with everything closed that was the run's, may the process see to
+another run. What happens is appended to the run's status file, the single source of truth; standard
+library only, because there is one such process per run.
 """
 
 import contextlib
@@ -59,23 +60,32 @@ class Supervisor:
         self._is_stopping = False
         self._is_rest_asked = False
         self._is_terminated = False
-        self._has_children = True
+        self._has_children = False
         self._kill_at: float | None = None
         self._give_up_at: float | None = None
         self._left: list[int] = []
         self._status = -1
 
-    def run(self) -> None:
-        """Do everything, unless the run already has or had a supervisor."""
+    def run(self) -> bool:
+        """Do everything, unless the run already has or had a supervisor.
+
+        Return whether nothing is left: no process of the run, and no trace of it in this process.
+        """
         status = run_folder.lock_status(self._dir)
-        if status is None or os.fstat(status).st_size > 0:
-            return
+        if status is None:
+            return True
         self._status = status
+        if os.fstat(status).st_size == 0:
+            self._supervise()
+        os.close(status)
+        return not (self._left or self._has_children or self._is_terminated)
+
+    def _supervise(self) -> None:
         self._note("supervising", pid=os.getpid())
         process_tree.adopt_orphans()
         control = run_folder.open_pipe(self._control)
         self._watch(control, lambda: self._on_control(control))
-        self._catch_signals()
+        woken = self._catch_signals()
         self._spawn_tasks()
         self._note(
             "started",
@@ -86,13 +96,21 @@ class Supervisor:
         while not self._is_finished():
             self._turn()
         self._end()
+        _let_signals_go()
+        os.chdir("/")
+        for file in (woken, *self._actions):
+            os.close(file)
+        for task in self._tasks:
+            task.log.close()
 
-    def _catch_signals(self) -> None:
+    def _catch_signals(self) -> int:
+        """Have signals wake the poll; return the end of the pipe into which they are written."""
         wake, woken = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._watch(wake, lambda: os.read(wake, _READ_BYTES))
         signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
         signal.signal(signal.SIGTERM, self._on_term)
+        return woken
 
     def _watch(self, file: int, action: Callable[[], object]) -> None:
         self._actions[file] = action
@@ -129,6 +147,7 @@ class Supervisor:
             return started
         os.set_blocking(output, False)
         task.pid, task.output = started, output
+        self._has_children = True
         self._watch(output, lambda: self._pump(task))
         return None
 
@@ -297,6 +316,12 @@ class Supervisor:
 
     def _ring(self) -> None:
         run_folder.write_line(self._plan["bell"], self._plan["run_id"].encode() + b"\n")
+
+
+def _let_signals_go() -> None:
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _signal_group(leader: int, signal_number: signal.Signals) -> None:

@@ -1,4 +1,4 @@
-"""The launcher's side of its runs' supervisors: fork them, ask them to stop, read what they wrote.
+"""The launcher's side of its runs' supervisors: get them, ask them to stop, read what they wrote.
 
 A supervisor is alive while it holds the lock of its run's status file, so neither a reused process
 id nor a restarted launcher can be mistaken about it.
@@ -32,7 +32,7 @@ class Supervisors(Protocol):
         ...
 
     async def spawn(self, plan: RunPlan) -> None:
-        """Fork a supervisor. Spawning again is harmless: a run has one at most."""
+        """Have a supervisor see to the run. Spawning again is harmless: a run has one at most."""
         ...
 
     def ask(self, run_id: str, reason: StopReason, grace_ms: int) -> None:
@@ -61,7 +61,7 @@ class LocalSupervisors:
         Path(self._folder(run_id)).mkdir(mode=0o700, parents=True, exist_ok=True)
 
     async def spawn(self, plan: RunPlan) -> None:
-        await self._fork_server.fork(msgspec.json.encode(plan))
+        await self._fork_server.fork(plan.run_id, msgspec.json.encode(plan))
 
     def ask(self, run_id: str, reason: StopReason, grace_ms: int) -> None:
         line = msgspec.json.encode({"stop": reason, "grace_ms": grace_ms}) + b"\n"

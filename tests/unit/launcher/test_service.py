@@ -23,6 +23,7 @@ from broker.schemas.run import (
 )
 from launcher.core.run_state import BootSeen
 from launcher.core.run_status import Supervising
+from launcher.fork_server import Loss
 from launcher.journal import Journal
 from tests.unit.launcher.samples import NODE, preempt, prepare, start, stop, whole_gang, worker
 from tests.unit.launcher.support import until
@@ -173,13 +174,33 @@ async def test_a_dead_supervisor_is_buried_and_its_run_lost(world):
 
 async def test_a_run_whose_supervisor_could_not_be_forked_is_lost(world):
     await world.send(prepare(), start())
-    failed: asyncio.Queue[str] = asyncio.Queue()
-    failed.put_nowait("7-1")
-    failed.put_nowait("99-1")
-    task = asyncio.create_task(world.launcher.give_up_from(failed))
+    losses: asyncio.Queue[Loss] = asyncio.Queue()
+    losses.put_nowait(Loss("7-1", was_forked=False))
+    losses.put_nowait(Loss("99-1", was_forked=False))
+    task = asyncio.create_task(world.launcher.hear_of(losses))
     await until(lambda: world.heard(RunExited))
     task.cancel()
     assert world.heard(RunExited)[0].lost
+    assert world.supervisors.buried == ["7-1"]
+
+
+async def test_a_run_is_looked_after_at_once_when_its_supervisor_has_gone(world):
+    await world.send(prepare(), start(), prepare("8-1", worker(0, "G1")), start("8-1"))
+    for run_id in ("7-1", "8-1"):
+        world.supervisors.up(run_id)
+        await world.ring(run_id)
+    world.supervisors.dead.add("7-1")
+    world.supervisors.end("8-1")
+    losses: asyncio.Queue[Loss] = asyncio.Queue()
+    for run_id in ("99-1", "8-1", "7-1"):
+        losses.put_nowait(Loss(run_id, was_forked=True))
+    task = asyncio.create_task(world.launcher.hear_of(losses))
+    await until(lambda: len(world.heard(RunExited)) == 2)
+    task.cancel()
+    assert {said.run_id: said.lost for said in world.heard(RunExited)} == {
+        "7-1": True,
+        "8-1": False,
+    }
     assert world.supervisors.buried == ["7-1"]
 
 
