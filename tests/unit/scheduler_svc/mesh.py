@@ -11,6 +11,7 @@ from broker.schemas.run import (
     InventoryReported,
     RunExited,
     RunPrepared,
+    RunReport,
     RunStarted,
     StopReason,
     TaskExit,
@@ -41,6 +42,7 @@ class Mesh:
         self.saves = True
         self.views: dict[int | str, JobView | NodeView] = {}
         self.tasks: dict[str, PrepareRun] = {}
+        self.boots: dict[str, str] = {}
         for node, gpus in (nodes or {}).items():
             self.join(node, gpus)
 
@@ -106,10 +108,18 @@ class Mesh:
         self.send(RunExited(node=node, run_id=run_id, tasks=exits, asked=asked))
 
     def join(self, node: str, gpus: int, boot_id: str = "boot-1") -> None:
-        """A node's agent and launcher come up."""
+        """A node's agent and launcher come up; after a restart of the machine without any run."""
         infos = tuple(GpuInfo(gpu_id=f"{node}-gpu{i}", index=i) for i in range(gpus))
         self.send(NodeJoined(node=node, boot_id=boot_id, host=f"10.0.0.{node}", gpus=infos))
-        self.send(InventoryReported(node=node, boot_id=boot_id))
+        if boot_id != self.boots.setdefault(node, boot_id):
+            self.boots[node] = boot_id
+            self.tasks = {key: run for key, run in self.tasks.items() if run.node != node}
+        runs = tuple(
+            RunReport(run_id=run.run_id, phase="running")
+            for run in self.tasks.values()
+            if run.node == node
+        )
+        self.send(InventoryReported(node=node, boot_id=boot_id, runs=runs))
 
     def submit(self, gpus: int = 1, **fields: object) -> int:
         """Submit a job; return its number."""
