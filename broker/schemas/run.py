@@ -92,6 +92,8 @@ class TaskExit(msgspec.Struct, frozen=True, kw_only=True):
 class RunExited(Input, frozen=True, kw_only=True, tag="run.exited"):
     """Nothing of the run is left on this node: its GPUs there are free.
 
+    With ``tasks`` and without a `RunStarted` before it, the tasks were over that soon.
+
     ``lost`` means that the tasks ended unseen (machine restart, supervisor killed).
     ``leftover_pids`` are processes that could not be killed: their GPUs are quarantined.
     """

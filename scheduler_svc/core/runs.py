@@ -144,14 +144,17 @@ def on_refused(world: World, message: RunPrepareRefused) -> None:
 
 
 def on_started(world: World, message: RunStarted) -> None:
-    """One node's tasks are up; when all are, service counts."""
+    """One node's tasks are up."""
     found = world.find_run(message.run_id, message.node)
-    if found is None:
-        return
-    job, run = found
-    run.ports.setdefault(message.node, {})
-    if message.node not in run.started:
-        run.started.append(message.node)
+    if found is not None:
+        _up(world, *found, message.node)
+
+
+def _up(world: World, job: JobRecord, run: Run, node: str) -> None:
+    """When the tasks of all nodes are up, service counts."""
+    run.ports.setdefault(node, {})
+    if node not in run.started:
+        run.started.append(node)
     is_coming_up = run.phase in (RunPhase.PREPARING, RunPhase.STARTING)
     if not is_coming_up or len(run.started) < len(run.nodes):
         return
@@ -172,14 +175,20 @@ def on_started(world: World, message: RunStarted) -> None:
 
 
 def on_exited(world: World, message: RunExited) -> None:
-    """The run is over on one node; what that means for the others follows from how."""
+    """The run is over on one node; what that means for the others follows from how.
+
+    Tasks that were over before their start was told were up, too.
+    """
     found = world.find_run(message.run_id, message.node)
     if found is None:
         ledger.foreign_run_over(world, message)
         return
     job, run = found
-    if message.node not in run.exits:
-        _exited(world, job, run, message)
+    if message.node in run.exits:
+        return
+    if message.tasks:
+        _up(world, job, run, message.node)
+    _exited(world, job, run, message)
 
 
 def on_checkpointed(world: World, message: RunCheckpointed) -> None:
