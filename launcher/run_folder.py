@@ -4,6 +4,7 @@
 job names none, the folder its tasks start in. A supervisor locks the status file while it lives.
 """
 
+import contextlib
 import fcntl
 import os
 
@@ -33,10 +34,13 @@ def lock_status(run_dir: str) -> int | None:
 def read_status(run_dir: str) -> bytes:
     """Return the status file's bytes, none where there is no file yet."""
     try:
-        with open(os.path.join(run_dir, STATUS), "rb", buffering=0) as file:
-            return file.readall() or b""
+        file = os.open(os.path.join(run_dir, STATUS), os.O_RDONLY)
     except FileNotFoundError:
         return b""
+    try:
+        return os.read(file, os.fstat(file).st_size)
+    finally:
+        os.close(file)
 
 
 def write_line(pipe: str, line: bytes) -> bool:
@@ -56,7 +60,7 @@ def write_line(pipe: str, line: bytes) -> bool:
 
 def open_pipe(pipe: str) -> int:
     """Create a named pipe if need be and open it for reading; it never reads as ended."""
-    if not os.path.exists(pipe):
+    with contextlib.suppress(FileExistsError):
         os.mkfifo(pipe, 0o600)
     return os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
 

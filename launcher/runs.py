@@ -77,6 +77,8 @@ class RunKeeper:
         self._reporter = reporter
         self._metrics = metrics
         self._is_cut_off = is_cut_off
+        self._runs_dir, self._checkpoint_root = str(config.runs_dir), str(config.checkpoint_root)
+        self._job_socket, self._bell = str(config.run_dir / "job.sock"), str(config.run_dir / BELL)
         self._gpus = GpuLedger()
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._start_arrived_ms: dict[str, int] = {}
@@ -295,13 +297,12 @@ class RunKeeper:
         return self._locks.setdefault(run_id, asyncio.Lock())
 
     def _paths(self, prepare: PrepareRun) -> NodePaths:
-        config = self._config
         checkpoints = prepare.spec.checkpoint.dir
         return NodePaths(
-            run_dir=str(config.runs_dir / prepare.run_id),
-            job_socket=str(config.run_dir / "job.sock"),
-            bell=str(config.run_dir / BELL),
-            checkpoint_dir=checkpoints or str(config.checkpoint_root / str(prepare.job_id)),
+            run_dir=f"{self._runs_dir}/{prepare.run_id}",
+            job_socket=self._job_socket,
+            bell=self._bell,
+            checkpoint_dir=checkpoints or f"{self._checkpoint_root}/{prepare.job_id}",
         )
 
 

@@ -11,6 +11,7 @@ Lines on the socket tell what went wrong: ``unforked <run_id>``, there was no pr
 supervisor; ``gone <run_id>``, a supervisor has ended with its run or over it.
 """
 
+import contextlib
 import gc
 import json
 import os
@@ -34,9 +35,10 @@ _READ_BYTES = 1024 * 1024
 class _Channel:
     """This process's end of the channel to a supervisor; ``run_id`` is empty while it is idle."""
 
-    def __init__(self, end: socket.socket) -> None:
+    def __init__(self, end: socket.socket, pid: int) -> None:
         end.settimeout(_SEND_LIMIT_S)
         self.end = end
+        self.pid = pid
         self.run_id = b""
         self.runs = 0
         self.idle_since_s = 0.0
@@ -111,7 +113,7 @@ class Spawner:
         if pid == 0:
             _supervise(plan, theirs)
         theirs.close()
-        channel = _Channel(ours)
+        channel = _Channel(ours, pid)
         channel.begin(run_id)
         self._channels[ours.fileno()] = channel
         self._poll.register(ours, select.POLLIN)
@@ -139,6 +141,7 @@ class Spawner:
         del self._channels[channel.end.fileno()]
         channel.end.close()
         if channel.run_id:
+            _await_end(channel.pid)
             self._tell(GONE, channel.run_id)
 
     def _tell(self, what: bytes, run_id: bytes) -> None:
@@ -176,6 +179,12 @@ def _supervise(plan: bytes, channel: socket.socket) -> NoReturn:
                 break
     finally:
         os._exit(0)
+
+
+def _await_end(pid: int) -> None:
+    """Wait for a process that is ending to have released its locks, by which it counts as alive."""
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, 0)
 
 
 def _keep_only(file: int) -> None:

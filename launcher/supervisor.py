@@ -291,7 +291,6 @@ class Supervisor:
         if self._asked_at is not None:
             ask_to_exit_ms = round((time.monotonic() - self._asked_at) * 1000)
         self._note("ended", leftover_pids=self._left, ask_to_exit_ms=ask_to_exit_ms)
-        os.unlink(self._control)
         self._ring()
 
     def _note_exit(self, task: _Task) -> None:

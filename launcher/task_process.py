@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 _NOT_FOUND, _CANNOT_RUN = 127, 126
+_INHERITED = {k: v for k, v in os.environb.items() if not k.startswith(b"TIRESIAS_")}
+"""The launcher's own variables are not the job's: its bus address may hold a password."""
 _TOO_LONG = "; Linux takes 128 KiB in one argument or variable and about 2 MiB in all"
 
 
@@ -75,10 +77,8 @@ def _reason(error: OSError | ValueError) -> str:
 
 
 def _environment(run: Mapping[str, str], task: Mapping[str, str]) -> dict[bytes, bytes]:
-    """The launcher's own variables are not the job's: its bus address may hold a password."""
-    base = {name: value for name, value in os.environb.items() if not name.startswith(b"TIRESIAS_")}
     given = {**run, **task}
-    return base | {_to_bytes(name): _to_bytes(value) for name, value in given.items()}
+    return _INHERITED | {_to_bytes(name): _to_bytes(value) for name, value in given.items()}
 
 
 def _to_bytes(text: str) -> bytes:

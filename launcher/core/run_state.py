@@ -5,6 +5,7 @@ remembered, so that a command delivered again does nothing.
 """
 
 from enum import StrEnum
+from functools import cache
 from itertools import islice
 
 import msgspec
@@ -252,7 +253,12 @@ AnyRecord = (
 
 def report_kind(report: Report) -> str:
     """The last token of a report's subject and message id, for example ``exited``."""
-    return tag_of(type(report)).rpartition(".")[2]
+    return _last_token(type(report))
+
+
+@cache
+def _last_token(kind: type[Report]) -> str:
+    return tag_of(kind).rpartition(".")[2]
 
 
 def _action_for_unknown(command: AnyCommand) -> Action:

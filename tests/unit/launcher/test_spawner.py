@@ -20,6 +20,7 @@ class Supervisors:
         self._pair = socket.socketpair
         monkeypatch.setattr(spawner_module.socket, "socketpair", self._new_channel)
         monkeypatch.setattr(spawner_module.os, "fork", lambda: 1)
+        monkeypatch.setattr(spawner_module.os, "waitpid", self._wait)
         monkeypatch.setattr(spawner_module.time, "monotonic", lambda: self.now_s)
         self.spawner = Spawner(ours)
 
@@ -28,6 +29,10 @@ class Supervisors:
         self.ends.append(theirs.dup())
         self.ends[-1].setblocking(False)
         return ours, theirs
+
+    def _wait(self, _pid: int, _options: int) -> None:
+        """As where SIGCHLD is ignored: it returns late, and always so."""
+        raise ChildProcessError
 
     def plan(self, *run_ids: str) -> None:
         self.launcher.sendall(b"".join(b"%b plan of it\n" % name.encode() for name in run_ids))
