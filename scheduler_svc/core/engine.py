@@ -35,8 +35,7 @@ class Engine:
 
     def withdraw(self, job: Job, now_ms: int) -> None:
         """A job leaves for good; GPUs it still owns are released by their run's end."""
-        if self._jobs.pop(job.job_id, None) is None:
-            return
+        del self._jobs[job.job_id]
         self._policy.remove(job)
         self.timers.clear(job.job_id)
         job.stop_clocks(now_ms)

@@ -1,5 +1,7 @@
 """Why a job is where it is: one sentence, and the numbers behind it."""
 
+from typing import assert_never
+
 from broker.schemas.views import Explanation, JobState, WaitReason
 from scheduler_svc.core.job import Job, Wait
 from scheduler_svc.core.record import JobRecord
@@ -32,6 +34,8 @@ def wait_message(job: Job) -> str:
             return "is tried again after a pause"
         case WaitReason.NO_NODES:
             return "no node has joined the cluster"
+        case unknown:
+            assert_never(unknown)
 
 
 def _gpus_message(job: Job, wait: Wait) -> str:

@@ -7,7 +7,8 @@ placed. GPUs that are still another's are *claimed*: held for the job they were 
 changes no owner; it returns what its caller shall do, and sets each job's claim and wait.
 """
 
-from collections.abc import Callable, Iterable
+from bisect import bisect_left
+from collections.abc import Iterable
 
 import msgspec
 
@@ -271,7 +272,8 @@ class _Pass:
 
         if not fits(candidates):
             return None
-        count = _first_true(len(candidates), lambda n: fits(candidates[:n]))
+        counts = range(len(candidates) + 1)
+        count = bisect_left(counts, True, key=lambda n: fits(candidates[:n]))
         victims = candidates[:count]
         for victim in reversed(victims[:-1]):
             fewer = [other for other in victims if other is not victim]
@@ -358,15 +360,3 @@ def _free_gpus(cluster: Cluster) -> tuple[Free, Free]:
             idle[node.name] = [gpu_id for gpu_id, gpu in gpus if gpu.owner is None]
             soon[node.name] = [gpu_id for gpu_id, gpu in gpus if gpu.is_releasing]
     return idle, soon
-
-
-def _first_true(length: int, test: Callable[[int], bool]) -> int:
-    """Smallest n in 0..length for which the monotone ``test`` holds; it holds for ``length``."""
-    low, high = 0, length
-    while low < high:
-        middle = (low + high) // 2
-        if test(middle):
-            high = middle
-        else:
-            low = middle + 1
-    return low

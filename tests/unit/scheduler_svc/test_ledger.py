@@ -76,7 +76,7 @@ def test_a_lost_node_holds_no_foreign_runs():
 
 
 def test_a_foreign_run_with_leftover_processes_leaves_a_dirty_gpu():
-    mesh, _ = refused({"a": 1})
+    mesh, _ = refused({"a": 2})
     mesh.send(RunExited(node="a", run_id="9-9", leftover_pids=(5,)))
     assert mesh.node("a").unhealthy == {"a-gpu0": GpuFaultReason.DIRTY}
     assert mesh.node("a").owners == {}

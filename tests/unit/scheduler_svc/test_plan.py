@@ -3,6 +3,7 @@
 from broker.schemas.fact import RunStopping
 from broker.schemas.job import JobCancelRequested, JobHoldRequested, JobReleaseRequested
 from broker.schemas.node import NodeCordonRequested, NodeSilent, NodeUncordonRequested
+from scheduler_svc.core import plan
 from tests.unit.scheduler_svc.mesh import Mesh
 
 DEMOTE_MS = 1_000
@@ -145,6 +146,44 @@ def test_a_strict_job_takes_victims_on_one_node_and_as_few_as_will_do():
     high = mesh.submit(4, consolidate="require")
     assert nodes_of(mesh, high) == {"b": 4}
     assert sorted(stopped(mesh)) == low[4:]
+
+
+def test_who_turns_out_not_to_be_needed_keeps_running():
+    mesh = mesh_of({"a": 2, "b": 2, "c": 2})
+    pair, lowest = demoted(mesh, 2, 1, consolidate="require")
+    high = [mesh.submit(1), mesh.submit(1)]
+    assert [nodes_of(mesh, job) for job in (pair, lowest, *high)] == [
+        {"a": 2},
+        {"b": 1},
+        {"b": 1},
+        {"c": 1},
+    ]
+    gang = mesh.submit(2, consolidate="require")
+    assert nodes_of(mesh, gang) == {"a": 2}
+    assert mesh.states(pair, lowest) == ["QUEUED", "RUNNING"]
+
+
+def test_gpus_of_a_victim_that_are_out_of_use_are_promised_to_nobody():
+    mesh = mesh_of({"a": 1, "b": 1})
+    (gang,) = demoted(mesh, 2)
+    mesh.send(NodeCordonRequested(node="a"))
+    high = mesh.submit(1)
+    assert nodes_of(mesh, high) == {"b": 1}
+    assert (mesh.state(gang), reason(mesh, gang)) == ("QUEUED", "NodesCordoned")
+
+
+def test_when_walks_run_out_the_jobs_that_have_a_place_get_it(monkeypatch):
+    monkeypatch.setattr(plan, "MAX_REWALKS", 1)
+    mesh = mesh_of({"a": 2, "b": 2}, consolidate="require")
+    high = [mesh.submit(1) for _ in range(4)]
+    mesh.finish(high[1])
+    mesh.finish(high[3])
+    gang, small = mesh.submit(2), mesh.submit(1)
+    assert reason(mesh, gang) == "Fragmented"
+    assert mesh.state(small) == "QUEUED"
+    assert mesh.state(mesh.submit(1)) == "QUEUED"
+    mesh.finish(high[0])
+    assert mesh.state(gang) == "RUNNING"
 
 
 def test_a_victim_that_fits_elsewhere_goes_there_at_once():
@@ -322,6 +361,17 @@ def test_fifo_neither_passes_the_head_nor_preempts():
     mesh.advance(10**9)
     assert mesh.states(first, head) == ["RUNNING", "QUEUED"]
     mesh.finish(first)
+    assert mesh.states(head, small) == ["RUNNING", "RUNNING"]
+
+
+def test_fifo_holds_nodes_for_its_head_without_a_victim():
+    mesh = Mesh({"a": 2, "b": 2}, policy="fifo", consolidate="require")
+    jobs = [mesh.submit(1) for _ in range(4)]
+    mesh.finish(jobs[1])
+    mesh.finish(jobs[3])
+    head, small = mesh.submit(2), mesh.submit(1)
+    assert [reason(mesh, head), reason(mesh, small)] == ["Reserved", "Resources"]
+    mesh.finish(jobs[0])
     assert mesh.states(head, small) == ["RUNNING", "RUNNING"]
 
 

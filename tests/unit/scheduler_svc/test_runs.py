@@ -268,6 +268,15 @@ def test_saves_and_resumes_are_told_and_kept_with_the_attempt():
     assert [fact.step for fact in mesh.kinds([RunRestored])] == [5]
 
 
+def test_a_first_step_before_the_whole_gang_is_up_costs_nothing_yet():
+    mesh, job = gang_on_two()
+    mesh.deaf.add("b")
+    for node in "ab":
+        mesh.exit(f"{job}-1", node, code=75, asked=StopReason.SHUTDOWN)
+    mesh.send(RunResumed(node="a", run_id=f"{job}-2", step=4))
+    assert (mesh.state(job), mesh.view(job).runs[1].resumed_step) == ("STARTING", 4)
+
+
 def test_the_slowest_node_says_how_long_a_stop_took():
     mesh, job = gang_on_two()
     mesh.deaf = {"a", "b"}
