@@ -6,7 +6,10 @@ from launcher.core.log_index import segment_name
 
 
 class LogWriter:
-    """Appends bytes as printed. A full disk loses output, never the task that prints it."""
+    """Appends bytes as printed; a task that prints nothing has no file.
+
+    A full disk loses output, never the task that prints it.
+    """
 
     def __init__(self, folder: str, task: str, *, segment_bytes: int, segments: int) -> None:
         self._folder = folder
@@ -16,12 +19,14 @@ class LogWriter:
         self._closed: list[str] = []
         self._start = 0
         self._size = 0
-        self._file = self._open(self._start)
+        self._file = -1
 
     def write(self, data: bytes) -> None:
         """Append; begins a new segment where the present one is full."""
         while data:
             try:
+                if self._file < 0:
+                    self._file = self._open(self._start)
                 if self._size >= self._segment_bytes:
                     self._rotate()
                 written = os.write(self._file, data[: self._segment_bytes - self._size])
@@ -31,7 +36,8 @@ class LogWriter:
             data = data[written:]
 
     def close(self) -> None:
-        os.close(self._file)
+        if self._file >= 0:
+            os.close(self._file)
 
     def _open(self, start: int) -> int:
         path = os.path.join(self._folder, segment_name(self._task, start))

@@ -15,7 +15,6 @@ from broker.runtime import Supervisor
 from broker.schemas.api import MAX_LOG_CHUNK_BYTES, LogChunk, LogRead
 from launcher.core.log_index import Segment, end_of, locate, segment_start
 from launcher.metrics import LauncherMetrics
-from launcher.run_folder import LOGS
 from launcher.supervisors import read_status
 
 logger = logging.getLogger(__name__)
@@ -90,14 +89,14 @@ def read_chunk(folder: Path, request: LogRead, *, is_live: bool) -> LogChunk:
     removes meanwhile gives an empty chunk, and the next request the following segment.
     """
     is_over = not is_live or read_status(str(folder)).is_task_over(request.task)
-    segments = _segments(folder / LOGS, request.task)
+    segments = _segments(folder, request.task)
     span = locate(segments, request.offset)
     if span is None:
         end = end_of(segments)
         return LogChunk(offset=end, next_offset=end, final=is_over)
     size = max(1, min(request.max_bytes, MAX_LOG_CHUNK_BYTES))
     try:
-        with (folder / LOGS / span.name).open("rb") as file:
+        with (folder / span.name).open("rb") as file:
             file.seek(span.skip)
             data = file.read(size)
     except FileNotFoundError:

@@ -1,7 +1,7 @@
 """Names inside a run's folder, shared by the launcher and the supervisor; standard library only.
 
-``<state-dir>/runs/<run_id>/`` holds the status file, the control pipe, the logs and, where the
-job names none, the folder its tasks start in. A supervisor locks the status file while it lives.
+``<state-dir>/runs/<run_id>/`` holds the status file, the control pipe, the tasks' logs and, where
+the job names none, the folder its tasks start in. A living supervisor has the status file locked.
 """
 
 import contextlib
@@ -11,7 +11,6 @@ import os
 STATUS = "status.jsonl"
 CONTROL = "control"
 SCRIPT = "script.sh"
-LOGS = "logs"
 WORK = "work"
 BELL = "launcher.bell"
 """In the runtime folder: a supervisor writes its run id there when something has happened."""

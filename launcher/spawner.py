@@ -21,6 +21,7 @@ import socket
 import time
 from typing import NoReturn
 
+from launcher.control import ControlPipe
 from launcher.supervisor import Supervisor
 
 UNFORKED, GONE = b"unforked", b"gone"
@@ -172,7 +173,8 @@ def _supervise(plan: bytes, channel: socket.socket) -> NoReturn:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         plans = channel.makefile("rb")
-        while _see_to(plan):
+        control = ControlPipe()
+        while _see_to(plan, control):
             channel.sendall(_FREE)
             plan = plans.readline()
             if not plan.endswith(b"\n"):
@@ -196,11 +198,11 @@ def _keep_only(file: int) -> None:
     os.close(nothing)
 
 
-def _see_to(plan: bytes) -> bool:
+def _see_to(plan: bytes, control: ControlPipe) -> bool:
     """Supervise a run to its end; return whether this process is fit for another one."""
     settings = json.loads(plan)
     try:
-        return Supervisor(settings).run()
+        return Supervisor(settings, control).run()
     except Exception:  # noqa: BLE001 the edge of the process: tell why in the run's folder
         import traceback  # noqa: PLC0415 seldom needed
 

@@ -18,6 +18,7 @@ from types import FrameType
 from typing import Any
 
 from launcher import process_tree, run_folder
+from launcher.control import ControlPipe
 from launcher.core.outcome import PEER_GRACE_LIMIT_MS, ends_run, peer_grace_ms
 from launcher.log_writer import LogWriter
 from launcher.task_process import StartFailure, enter_workdir, start_task
@@ -48,10 +49,10 @@ class _Task:
 class Supervisor:
     """One run. `run` returns when nothing of it is left, or what is left cannot be killed."""
 
-    def __init__(self, plan: Mapping[str, Any]) -> None:
+    def __init__(self, plan: Mapping[str, Any], control: ControlPipe) -> None:
         self._plan = plan
         self._dir: str = plan["run_dir"]
-        self._control = os.path.join(self._dir, run_folder.CONTROL)
+        self._control = control
         self._grace_ms: int = plan["grace_ms"]
         self._poll = select.poll()
         self._actions: dict[int, Callable[[], object]] = {}
@@ -83,8 +84,8 @@ class Supervisor:
     def _supervise(self) -> None:
         self._note("supervising", pid=os.getpid())
         process_tree.adopt_orphans()
-        control = run_folder.open_pipe(self._control)
-        self._watch(control, lambda: self._on_control(control))
+        self._control.move_to(self._dir)
+        self._watch(self._control.file, self._on_control)
         woken = self._catch_signals()
         self._spawn_tasks()
         self._note(
@@ -98,7 +99,7 @@ class Supervisor:
         self._end()
         _let_signals_go()
         os.chdir("/")
-        for file in (woken, *self._actions):
+        for file in {woken, *self._actions} - {self._control.file}:
             os.close(file)
         for task in self._tasks:
             task.log.close()
@@ -117,9 +118,7 @@ class Supervisor:
         self._poll.register(file, select.POLLIN)
 
     def _spawn_tasks(self) -> None:
-        logs = os.path.join(self._dir, run_folder.LOGS)
         work = os.path.join(self._dir, run_folder.WORK)
-        os.mkdir(logs, 0o700)
         if not self._plan["workdir"]:
             os.mkdir(work, 0o700)
         if script := self._plan["script"]:
@@ -128,7 +127,7 @@ class Supervisor:
                 file.write(script.encode("utf-8", "surrogateescape"))
         limits = self._plan["log_limits"]
         self._tasks = [
-            _Task(launch, LogWriter(logs, launch["name"], **limits))
+            _Task(launch, LogWriter(self._dir, launch["name"], **limits))
             for launch in self._plan["tasks"]
         ]
         obstacle = enter_workdir(self._plan, work)
@@ -211,14 +210,10 @@ class Supervisor:
     def _on_term(self, _number: int, _frame: FrameType | None) -> None:
         self._is_terminated = True
 
-    def _on_control(self, control: int) -> None:
-        for line in run_folder.read_lines(control):
-            try:
-                request = json.loads(line)
-                reason, grace_ms = str(request["stop"]), int(request["grace_ms"])
-            except (ValueError, KeyError, TypeError):
-                continue
-            self._on_ask(reason, grace_ms)
+    def _on_control(self) -> None:
+        for request in self._control.requests():
+            if request.run_id == self._plan["run_id"]:
+                self._on_ask(request.reason, request.grace_ms)
 
     def _on_ask(self, reason: str, grace_ms: int) -> None:
         if self._asked_at is None:

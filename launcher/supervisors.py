@@ -16,6 +16,7 @@ import msgspec
 
 from broker.schemas.run import StopReason
 from launcher import process_tree, run_folder
+from launcher.control import StopRequest, ask
 from launcher.core.run_status import Ended, RunStatus, Started, fold, read_facts
 from launcher.core.task_plan import RunPlan
 from launcher.fork_server import ForkServer
@@ -64,8 +65,7 @@ class LocalSupervisors:
         await self._fork_server.fork(plan.run_id, msgspec.json.encode(plan))
 
     def ask(self, run_id: str, reason: StopReason, grace_ms: int) -> None:
-        line = msgspec.json.encode({"stop": reason, "grace_ms": grace_ms}) + b"\n"
-        run_folder.write_line(f"{self._folder(run_id)}/{run_folder.CONTROL}", line)
+        ask(self._folder(run_id), StopRequest(run_id, reason, grace_ms))
 
     def status(self, run_id: str) -> RunStatus:
         return read_status(self._folder(run_id))

@@ -166,7 +166,7 @@ class Commands:
 
     def log(self, run_id: str, task: str = "worker-0") -> bytes:
         """Return the first segment of a log as it is on the disk."""
-        path = self.folder / "state" / "runs" / run_id / "logs" / f"{task}.log"
+        path = self.folder / "state" / "runs" / run_id / f"{task}.log"
         return path.read_bytes() if path.exists() else b""
 
     async def printed(self, run_id: str, text: bytes, task: str = "worker-0") -> None:
