@@ -125,6 +125,13 @@ class RunKeeper:
                         )
                     )
 
+    async def call_off(self, command: AnyCommand, stop: PreemptRun | StopRun) -> None:
+        """An order to start was withdrawn before we came to it: nothing of it is ever here."""
+        async with self._lock(command.run_id):
+            if self._book.action_for(command) is Action.PREPARE:
+                exited = RunExited(node=command.node, run_id=command.run_id, asked=_reason_of(stop))
+                await self._conclude(exited)
+
     async def stop_all(self, reason: StopReason, grace_limit_ms: int | None = None) -> None:
         """Ask every run to stop, and end those that have not started."""
         for run_id in list(self._book.runs):

@@ -14,8 +14,8 @@ from pathlib import Path
 from broker import subjects
 from broker.bus import Bus, BusMessage, Delivery
 from broker.clock import Clock
-from broker.codec import decode_output, encode
-from broker.errors import BusError, CodecError
+from broker.codec import encode
+from broker.errors import BusError
 from broker.ids import InvalidIdError, checked_token, split_run_id
 from broker.runtime import Supervisor
 from broker.schemas.command import Command, PrepareRun
@@ -33,6 +33,7 @@ from launcher.reporter import Reporter
 from launcher.run_folder import BELL
 from launcher.runs import RunKeeper
 from launcher.supervisors import Bell, LocalSupervisors, Supervisors
+from launcher.withdrawn import command_of, stop_behind
 
 logger = logging.getLogger(__name__)
 
@@ -177,14 +178,13 @@ class Launcher:
 
     async def _obey(self, delivery: Delivery) -> None:
         message = delivery.message
-        try:
-            command = decode_output(message.subject, message.data)
-        except CodecError as error:
-            logger.error("command %d dropped: %s", message.seq, error)  # noqa: TRY400 it is told
-            await delivery.ack()
-            return
+        command = command_of(message)
         if isinstance(command, Command) and self._is_for_us(command, message.seq):
-            await self._keeper.obey(command)
+            stop = await stop_behind(self._bus, command, message, self._clock.now_ms())
+            if stop is None:
+                await self._keeper.obey(command)
+            else:
+                await self._keeper.call_off(command, stop)
         await delivery.ack()
 
     def _is_for_us(self, command: Command, seq: int) -> bool:

@@ -7,12 +7,13 @@ from broker.bus import Bus, BusMessage, Subscription
 from broker.clock import Clock
 from broker.errors import BusUnavailableError, CodecError
 from broker.schemas.base import tag_of
-from broker.schemas.node import Heartbeat, NodeHeard
+from broker.schemas.node import Heartbeat
 from broker.schemas.views import NodeView
 from scheduler_svc.fold import View
 from scheduler_svc.liveness import Liveness
 
 CHECKS_PER_SUSPICION = 6
+ASK_EVERY_MS = 5_000
 
 _log = logging.getLogger(__name__)
 
@@ -30,6 +31,8 @@ class NodeWatch:
             suspect_after_ms=suspect_after_ms, lost_after_ms=lost_after_ms, epoch=epoch
         )
         self._was_holding = False
+        self._without_launcher: set[str] = set()
+        self._asked_ms = clock.monotonic_ms()
 
     async def listen(self) -> Subscription:
         """Start to take heartbeats."""
@@ -41,6 +44,10 @@ class NodeWatch:
         for view in views:
             if isinstance(view, NodeView):
                 self._liveness.node_changed(view.node, view.state, now_ms)
+                is_missing = view.state == "up" and not view.has_launcher
+                (self._without_launcher.add if is_missing else self._without_launcher.discard)(
+                    view.node
+                )
 
     async def run(self) -> None:
         """Judge at each tick, until cancelled."""
@@ -80,5 +87,11 @@ class NodeWatch:
                 codec.encode(verdict.message),
                 message_id=verdict.message_id,
             )
-        if any(isinstance(verdict.message, NodeHeard) for verdict in verdicts):
+        await self._ask_launchers()
+
+    async def _ask_launchers(self) -> None:
+        """A launcher that was given up may be there all the same, and does not know it."""
+        now_ms = self._clock.monotonic_ms()
+        if self._without_launcher and now_ms - self._asked_ms >= ASK_EVERY_MS:
+            self._asked_ms = now_ms
             await self._bus.publish(subjects.INVENTORY, b"")

@@ -145,6 +145,8 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     """up, silent, lost or left."""
     host: str = ""
     cordoned: bool = False
+    has_launcher: bool = True
+    """A launcher has reported since the node came up, and has not left or gone silent."""
     note: str = ""
     problem: str = ""
     gpus: tuple[GpuInfo, ...] = ()

@@ -22,6 +22,12 @@ def launcher_reported(world: World, message: InventoryReported) -> None:
     world.changed_nodes.add(message.node)
 
 
+def launcher_silent(world: World, name: str) -> None:
+    """A launcher did not answer a command: place nothing there until it reports again."""
+    world.cluster.node(name).launcher_boot_id = ""
+    world.changed_nodes.add(name)
+
+
 def believe_owners(world: World, name: str, owners: dict[str, str]) -> None:
     """A launcher refused because runs we do not know own GPUs: its ledger is right; stop them."""
     node = world.cluster.nodes[name]

@@ -12,7 +12,7 @@ from broker.schemas.node import (
     NodeUncordonRequested,
 )
 from broker.schemas.run import LauncherLeft, StopReason
-from scheduler_svc.core import runs
+from scheduler_svc.core import ledger, runs
 from scheduler_svc.core.world import World
 
 
@@ -91,8 +91,7 @@ def on_uncordon(world: World, message: NodeUncordonRequested) -> None:
 
 def on_launcher_left(world: World, message: LauncherLeft) -> None:
     """Nobody would carry out a command there."""
-    world.cluster.node(message.node).launcher_boot_id = ""
-    world.changed_nodes.add(message.node)
+    ledger.launcher_silent(world, message.node)
 
 
 def _down(world: World, name: str, state: str) -> bool:

@@ -137,8 +137,9 @@ def on_refused(world: World, message: RunPrepareRefused) -> None:
     job, run = found
     run.abort_message = f"{message.node}: {message.reason} {message.detail}".strip()
     world.tell(job, f"refused by {run.abort_message}")
-    stop(world, job, StopReason.ABORT, grace_ms=0)
     _exited(world, job, run, RunExited(node=message.node, run_id=run.run_id))
+    if run.nodes_left():
+        stop(world, job, StopReason.ABORT, grace_ms=0)
     if message.reason is PrepareRefusal.GPU_BUSY:
         ledger.believe_owners(world, message.node, message.owners)
 
@@ -265,6 +266,7 @@ def on_launch_limit(world: World, job: JobRecord) -> None:
     )
     stop(world, job, StopReason.ABORT, grace_ms=0)
     for node in silent:
+        ledger.launcher_silent(world, node)
         _exited(world, job, run, RunExited(node=node, run_id=run.run_id))
 
 

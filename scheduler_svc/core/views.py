@@ -70,6 +70,7 @@ def node_view(world: World, node: Node) -> NodeView:
         state=node.state,
         host=node.host,
         cordoned=node.is_cordoned,
+        has_launcher=node.launcher_boot_id == node.boot_id,
         note=node.note,
         problem=problem,
         gpus=tuple(gpu.info for gpu in gpus.values()),

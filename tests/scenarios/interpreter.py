@@ -22,7 +22,7 @@
     deaf NODE                           its launcher gets commands and does nothing yet
     obey NODE [code=3] [signal=15]      a deaf launcher carries out one command; so its tasks end
     refuse NODE REASON [owner=RUN]      a deaf launcher refuses the next run that it shall prepare
-    hear NODE                           not deaf any more: it carries out all it was told
+    hear NODE                           it carries out all it was told, and reports its runs
     show | nodes | order | why JOB | counts JOB
 
 Settings that a script leaves out are the product's, except preempt_exempt=0s, restart_backoff=1s.
@@ -258,6 +258,7 @@ class Interpreter:
             self.mesh.obey(self._pending[node].popleft())
             self._collect()
         self.mesh.deaf.remove(node)
+        self.mesh.report(node)
 
     def do_show(self) -> None:
         self._lines += tables.jobs(self.mesh, self.names)

@@ -129,14 +129,18 @@ class World:
 
     async def send(self, *commands: Command) -> None:
         """Give commands, and wait until each was acknowledged and its reports were told."""
+        await self.store(*commands)
+        await until(self.is_acknowledged)
+        await self.told()
+
+    async def store(self, *commands: Command) -> None:
+        """Give commands, whether or not a launcher is there to take them."""
         for command in commands:
             self._sent += 1
             kind = tag_of(type(command)).removeprefix("cmd.")
             await self.scheduler.append(
                 subjects.command(NODE, kind), encode(command), message_id=str(self._sent)
             )
-        await until(self.is_acknowledged)
-        await self.told()
 
     def is_acknowledged(self) -> bool:
         stream = self.server.streams[DECISIONS]

@@ -66,11 +66,13 @@ class Mesh:
             self.obey(command)
 
     def listen(self, *nodes: str) -> None:
-        """Deaf nodes hear again, and obey what they were told meanwhile."""
+        """Deaf nodes hear again, obey what they were told meanwhile, and report what they have."""
         self.deaf -= set(nodes)
         commands, self.unheard = self.unheard, []
         for command in commands:
             self._deliver(command)
+        for node in nodes:
+            self.report(node)
 
     def obey(self, command: Command) -> None:
         """Answer a command as a launcher does."""
@@ -114,12 +116,16 @@ class Mesh:
         if boot_id != self.boots.setdefault(node, boot_id):
             self.boots[node] = boot_id
             self.tasks = {key: run for key, run in self.tasks.items() if run.node != node}
+        self.report(node)
+
+    def report(self, node: str) -> None:
+        """The node's launcher reports every run it has."""
         runs = tuple(
             RunReport(run_id=run.run_id, phase="running")
             for run in self.tasks.values()
             if run.node == node
         )
-        self.send(InventoryReported(node=node, boot_id=boot_id, runs=runs))
+        self.send(InventoryReported(node=node, boot_id=self.boots[node], runs=runs))
 
     def submit(self, gpus: int = 1, **fields: object) -> int:
         """Submit a job; return its number."""

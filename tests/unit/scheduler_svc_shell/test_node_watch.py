@@ -4,7 +4,9 @@ from broker import codec, subjects
 from broker.errors import BusUnavailableError
 from broker.memory_bus import MemoryBus
 from broker.schemas.node import Heartbeat
+from broker.schemas.run import InventoryReported
 from broker.topology import INPUT, NODES
+from scheduler_svc.core.scheduler import Scheduler
 
 
 async def beat(rig, node, sequence=1, subject=None):
@@ -99,3 +101,30 @@ async def test_after_our_own_disconnection_nodes_are_not_judged_at_once(rig, cap
         await rig.clock.advance_ms(3_000)
         assert told(rig) == []
         assert "judging nodes again" in caplog.text
+
+
+async def test_launchers_are_asked_again_while_a_node_that_is_up_has_none(rig):
+    asked = []
+
+    async def note(message):
+        asked.append(message.subject)
+
+    await rig.client.subscribe(subjects.INVENTORY, note)
+    rig.core_type = Scheduler
+    async with rig.leading():
+        await rig.join("n1")
+        await rig.settle()
+        assert len(asked) == 1
+        for _ in range(6):
+            await beat(rig, "n1")
+            await rig.clock.advance_ms(1_000)
+        await rig.settle()
+        assert len(asked) == 2
+        report = codec.encode(InventoryReported(node="n1", boot_id="b1"))
+        await rig.client.append(subjects.node_input("n1", "inventory_reported"), report)
+        await rig.settle()
+        for _ in range(12):
+            await beat(rig, "n1")
+            await rig.clock.advance_ms(1_000)
+        await rig.settle()
+    assert len(asked) == 2
