@@ -35,7 +35,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The same in multiples of what the job's last preemption cost; the longer time holds."""
     launch_limit_ms: Annotated[int, Meta(ge=1)] = 60_000
     """A gang not up whole after this long is aborted."""
-    restart_backoff_ms: Annotated[int, Meta(ge=0)] = 2_000
+    restart_backoff_ms: Annotated[int, Meta(ge=1)] = 2_000
     """First wait after a failure or a refusal; doubles, at most 32 times this."""
 
 

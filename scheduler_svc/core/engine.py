@@ -81,11 +81,15 @@ class Engine:
         job.placement, job.is_releasing, job.is_withheld = None, False, False
         if self.is_active(job):
             job.start_waiting(now_ms)
+            self._stop_waiting_if_held(job, now_ms)
             self._rearm(job, now_ms)
 
     def set_held(self, job: Job, now_ms: int, *, is_held: bool) -> None:
-        """The user holds the job back, or lets it go."""
+        """The user holds the job back, or lets it go; what it is held is not waiting."""
         job.is_held = is_held
+        if job.counting_since_ms is None:
+            job.start_waiting(now_ms)
+        self._stop_waiting_if_held(job, now_ms)
         self._rearm(job, now_ms)
 
     def back_off(self, job: Job, until_ms: int) -> None:
@@ -146,6 +150,10 @@ class Engine:
     def promotion_wait_ms(self, job: Job) -> int | None:
         """Waited time at which the job is promoted; None if never."""
         return self._policy.promotion_wait_ms(job)
+
+    def _stop_waiting_if_held(self, job: Job, now_ms: int) -> None:
+        if job.is_held and job.counting_since_ms is None:
+            job.stop_clocks(now_ms)
 
     def _exempt_ms(self, job: Job) -> int:
         """Least running time before a preemption, so that preemptions never eat the cluster."""

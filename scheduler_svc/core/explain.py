@@ -2,17 +2,24 @@
 
 from typing import assert_never
 
+import msgspec
+
 from broker.schemas.views import Explanation, JobState, WaitReason
 from scheduler_svc.core.job import Job, Wait
 from scheduler_svc.core.record import JobRecord
 from scheduler_svc.core.world import World
 
 
-def wait_message(job: Job) -> str:
-    """Say with numbers why the job waits; empty if it does not."""
+def wait_message(job: Job, left: int | None = None) -> str:
+    """Say with numbers why the job waits; empty if it does not.
+
+    ``left`` GPUs are left by the jobs ahead now; the last pass saw who started in it behind others.
+    """
     wait = job.wait
     if wait is None:
         return ""
+    if left is not None and wait.reason is WaitReason.RESOURCES:
+        wait = msgspec.structs.replace(wait, free_gpus=min(left, wait.free_gpus))
     match wait.reason:
         case WaitReason.RESOURCES | WaitReason.WAITING_FOR_PREEMPTION:
             return _gpus_message(job, wait)
@@ -20,12 +27,11 @@ def wait_message(job: Job) -> str:
             return _placement_message(job, wait)
         case WaitReason.NO_NODE_EVER_FITS:
             return (
-                f"never fits: {job.workers} workers of {job.gpus_per_worker} GPUs; "
-                f"the cluster has {wait.free_gpus} usable GPUs"
+                f"never fits: {_gang(job)}; the cluster has {_count(wait.free_gpus, 'usable GPU')}"
             )
         case WaitReason.NODES_CORDONED:
             return (
-                f"needs {job.gpus} GPUs, only {wait.free_gpus} are on nodes in use; "
+                f"needs {_count(job.gpus, 'GPU')}, only {wait.free_gpus} are on nodes in use; "
                 "the others are cordoned, silent or unhealthy"
             )
         case WaitReason.HELD:
@@ -41,18 +47,28 @@ def wait_message(job: Job) -> str:
 def _gpus_message(job: Job, wait: Wait) -> str:
     if wait.reason is WaitReason.RESOURCES:
         if wait.for_job is not None:
-            return f"gives its {job.gpus} GPUs to job {wait.for_job}"
-        return f"needs {wait.needed_gpus} GPUs; {wait.free_gpus} are left by the jobs ahead of it"
+            return f"gives its {_count(job.gpus, 'GPU')} to job {wait.for_job}"
+        needed = _count(wait.needed_gpus, "GPU")
+        return f"needs {needed}; {wait.free_gpus} left by the jobs ahead of it"
     if wait.for_job is None:
-        return f"waits for {job.gpus} GPUs that are being released"
+        return f"waits for {_count(job.gpus, 'GPU')} being released"
     return f"waits for the preemption of job {wait.for_job}, whose GPUs are held for it"
 
 
 def _placement_message(job: Job, wait: Wait) -> str:
-    gang = f"{job.workers} workers of {job.gpus_per_worker} GPUs"
     if wait.reason is WaitReason.FRAGMENTED:
-        return f"{wait.free_gpus} GPUs are left, but no set of nodes takes {gang} now"
-    return f"GPUs on {', '.join(job.claim or ()) or 'nodes'} are held for {gang}; not all are free"
+        left = _count(wait.free_gpus, "GPU")
+        return f"{left} left, but no set of nodes takes {_gang(job)} now"
+    nodes = ", ".join(job.claim or ()) or "nodes"
+    return f"GPUs on {nodes} are held for {_gang(job)}; not all are free"
+
+
+def _gang(job: Job) -> str:
+    return f"{_count(job.workers, 'worker')} of {_count(job.gpus_per_worker, 'GPU')}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def explanation(world: World, job: JobRecord, state: JobState, at_ms: int) -> Explanation:
@@ -60,11 +76,13 @@ def explanation(world: World, job: JobRecord, state: JobState, at_ms: int) -> Ex
     order = world.engine.order()
     position = next((i for i, other in enumerate(order) if other is job), None)
     ahead = order[:position] if position is not None else []
+    taken = sum(other.gpus for other in ahead if other.is_scheduled)
+    left = max(0, world.cluster.obtainable_gpus() - taken)
     return Explanation(
         job_id=job.job_id,
         state=state,
         reason="" if job.wait is None else job.wait.reason.value,
-        message=wait_message(job) or _present_message(job),
+        message=wait_message(job, left) or _present_message(job),
         queue_index=job.queue_index,
         attained_gpu_ms=job.gpus * job.executed_at(at_ms),
         next_limit_gpu_ms=world.engine.next_limit_gpu_ms(job),

@@ -19,9 +19,9 @@ from scheduler_svc.core.world import World, skew_key
 MAX_BACKOFF_DOUBLINGS = 5
 
 _FINAL_STATES = {
-    RunOutcome.SUCCEEDED: JobState.SUCCEEDED,
-    RunOutcome.CANCELLED: JobState.CANCELLED,
-    RunOutcome.TIMED_OUT: JobState.TIMED_OUT,
+    RunOutcome.SUCCEEDED: (JobState.SUCCEEDED, "Succeeded"),
+    RunOutcome.CANCELLED: (JobState.CANCELLED, "Cancelled"),
+    RunOutcome.TIMED_OUT: (JobState.TIMED_OUT, "TimedOut"),
 }
 
 
@@ -72,8 +72,8 @@ def on_cancel(world: World, message: JobCancelRequested) -> None:
     if job.run is None:
         end(world, job, JobState.CANCELLED, "Cancelled", by)
         return
-    if not job.wants_cancel or message.force:
-        job.wants_cancel = True
+    if not job.wants_cancel or (message.force and not job.is_cancel_forced):
+        job.wants_cancel, job.is_cancel_forced = True, message.force
         world.tell(job, f"cancel asked by {message.user}")
         grace_ms = 0 if message.force else job.spec.grace_ms
         runs.stop(world, job, StopReason.CANCEL, grace_ms=grace_ms)
@@ -108,7 +108,7 @@ def after_run(world: World, job: JobRecord, verdict: Verdict) -> None:
     outcome = verdict.outcome
     job.exit_code, job.signal = verdict.exit_code, verdict.signal
     if outcome in _FINAL_STATES:
-        end(world, job, _FINAL_STATES[outcome], outcome.value.capitalize(), verdict.message)
+        end(world, job, *_FINAL_STATES[outcome], verdict.message)
     elif outcome is RunOutcome.FAILED:
         job.failures += 1
         if may_restart(job, verdict):

@@ -67,6 +67,7 @@ class JobRecord(Job, kw_only=True):
     node_losses: int = 0
     aborts_in_a_row: int = 0
     wants_cancel: bool = False
+    is_cancel_forced: bool = False
     history: list[Attempt] = []
     last_tasks: dict[str, str] = {}
     story: list[str] = []

@@ -205,7 +205,7 @@ EXPLANATION = Explanation(
     job_id=7,
     state=JobState.QUEUED,
     reason="Resources",
-    message="needs 8 GPUs; 3 are left by the jobs ahead of it",
+    message="needs 8 GPUs; 3 left by the jobs ahead of it",
     queue_index=1,
     attained_gpu_ms=90_000,
     next_limit_gpu_ms=7_200_000,
@@ -223,7 +223,7 @@ def test_why_begins_with_one_sentence(cluster, capsys):
     cluster.answer_api(EXPLANATION)
     assert call("why", 7) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "needs 8 GPUs; 3 are left by the jobs ahead of it"
+    assert lines[0] == "needs 8 GPUs; 3 left by the jobs ahead of it"
     assert "  attained       90 GPU-s, demoted at 2.0 GPU-h" in lines
     assert lines[-1] == "  2023-11-14 22:13:20 +0000  submitted by ada"
     assert call("why", 7, "-o", "json") == 0

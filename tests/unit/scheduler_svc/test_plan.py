@@ -39,7 +39,7 @@ def test_jobs_are_all_or_nothing_and_lower_ones_may_fill_the_rest():
     assert mesh.states(*jobs) == ["RUNNING", "QUEUED", "RUNNING"]
     assert (reason(mesh, jobs[1]), mesh.core.explain(jobs[1]).message) == (
         "Resources",
-        "needs 2 GPUs; 1 are left by the jobs ahead of it",
+        "needs 2 GPUs; 0 left by the jobs ahead of it",
     )
 
 
@@ -108,7 +108,7 @@ def test_a_job_whose_run_still_stops_is_promised_the_gpus_it_may_go_on_with():
     mesh.deaf = {"a", "b"}
     high = mesh.submit(1)
     mesh.finish(low[0])
-    assert mesh.core.explain(low[1]).message == "waits for 1 GPUs that are being released"
+    assert mesh.core.explain(low[1]).message == "waits for 1 GPU being released"
     assert mesh.core.explain(high).state == "STARTING"
 
 
@@ -220,7 +220,7 @@ def test_nobody_is_preempted_for_a_job_that_has_no_place_even_then():
     assert stopped(mesh) == []
     assert reason(mesh, gang) == "Reserved"
     assert mesh.core.explain(gang).message == (
-        "GPUs on a are held for 2 workers of 1 GPUs; not all are free"
+        "GPUs on a are held for 2 workers of 1 GPU; not all are free"
     )
 
 
@@ -246,7 +246,7 @@ def test_only_one_job_has_nodes_held_the_next_is_fragmented():
     one, two = mesh.submit(2, consolidate="require"), mesh.submit(2, consolidate="require")
     assert [reason(mesh, one), reason(mesh, two)] == ["Reserved", "Fragmented"]
     assert mesh.core.explain(two).message == (
-        "3 GPUs are left, but no set of nodes takes 2 workers of 1 GPUs now"
+        "3 GPUs left, but no set of nodes takes 2 workers of 1 GPU now"
     )
 
 
@@ -273,7 +273,7 @@ def test_a_gang_with_nothing_idle_to_hold_is_fragmented_and_stops_nobody():
     gang = mesh.submit(1, gpus_per_worker=3)
     assert mesh.states(*low, high, gang) == ["RUNNING"] * 5 + ["QUEUED"]
     assert mesh.core.explain(gang).message == (
-        "4 GPUs are left, but no set of nodes takes 1 workers of 3 GPUs now"
+        "4 GPUs left, but no set of nodes takes 1 worker of 3 GPUs now"
     )
 
 
@@ -294,7 +294,7 @@ def test_a_job_that_never_fits_says_so():
     wide = mesh.submit(1, gpus_per_worker=5)
     assert [reason(mesh, never), reason(mesh, wide)] == ["NoNodeEverFits"] * 2
     assert mesh.core.explain(never).message == (
-        "never fits: 7 workers of 1 GPUs; the cluster has 6 usable GPUs"
+        "never fits: 7 workers of 1 GPU; the cluster has 6 usable GPUs"
     )
 
 
@@ -357,7 +357,7 @@ def test_fifo_neither_passes_the_head_nor_preempts():
     mesh = Mesh({"a": 4}, policy="fifo")
     first, head, small = mesh.submit(3), mesh.submit(2), mesh.submit(1)
     assert mesh.states(first, head, small) == ["RUNNING", "QUEUED", "QUEUED"]
-    assert mesh.core.explain(small).message == "needs 1 GPUs; 0 are left by the jobs ahead of it"
+    assert mesh.core.explain(small).message == "needs 1 GPU; 0 left by the jobs ahead of it"
     mesh.advance(10**9)
     assert mesh.states(first, head) == ["RUNNING", "QUEUED"]
     mesh.finish(first)

@@ -376,7 +376,7 @@ def test_runs_that_nobody_knows_are_stopped():
 
 
 def test_only_the_newest_attempts_are_shown():
-    mesh = Mesh({"a": 1}, restart_backoff_ms=0)
+    mesh = Mesh({"a": 1}, restart_backoff_ms=1)
     job = mesh.submit()
     for attempt in range(1, 25):
         mesh.exit(f"{job}-{attempt}", "a", code=75, asked=StopReason.SHUTDOWN)
