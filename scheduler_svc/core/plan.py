@@ -70,6 +70,8 @@ class _Pass:
         is_preemptive: bool,
     ) -> None:
         self._jobs = jobs
+        self._concerned = jobs
+        """All but those that wait as before, without a GPU for anybody."""
         self._cluster = cluster
         self._settings = settings
         self._now_ms = now_ms
@@ -97,7 +99,13 @@ class _Pass:
         self._evict_held()
         missed = None
         left = self._cluster.obtainable_gpus()
-        for job in self._jobs:
+        holders = sum(job.is_holding for job in self._jobs)
+        for index, job in enumerate(self._jobs):
+            if left <= 0 and holders == 0:
+                self._leave_waiting(index)
+                break
+            if job.is_holding:
+                holders -= 1
             if job.is_holding and not job.is_held:
                 left -= self._keep(job, left)
                 continue
@@ -121,7 +129,7 @@ class _Pass:
         """Write claims and waits to the jobs; return what the caller shall do."""
         starting = {job.job_id for job, _ in self._starts}
         plan = Plan(self._starts, [], [], [])
-        for job in self._jobs:
+        for job in self._concerned:
             claim = self._claims.get(job.job_id)
             if job.claim is None and claim is not None:
                 job.claimed_at_ms = self._now_ms
@@ -141,6 +149,23 @@ class _Pass:
             job.wait = wait
         return plan
 
+    def _leave_waiting(self, index: int) -> None:
+        """Nothing is left for the jobs from ``index`` on, and none of them runs."""
+        changed = [job for job in self._jobs[index:] if not self._waits_as_before(job)]
+        for job in changed:
+            self._waits[job.job_id] = self._not_eligible(job) or self._nothing_left(job)
+        self._concerned = self._jobs[:index] + changed
+
+    def _waits_as_before(self, job: Job) -> bool:
+        wait = job.wait
+        return (
+            wait is not None
+            and wait.reason is WaitReason.RESOURCES
+            and wait.for_job is None
+            and job.claim is None
+            and self._not_eligible(job) is None
+        )
+
     def _evict_held(self) -> None:
         """Running jobs that their users hold give up their GPUs, whoever wants them."""
         for job in self._jobs:
@@ -159,6 +184,9 @@ class _Pass:
             return 0
         self._is_selected.add(job.job_id)
         return usable
+
+    def _nothing_left(self, job: Job) -> Wait:
+        return Wait(reason=WaitReason.RESOURCES, needed_gpus=job.gpus, free_gpus=0)
 
     def _too_big(self, job: Job, left: int) -> Wait | None:
         """All or nothing: the GPUs left by the jobs ahead must do."""
