@@ -84,6 +84,11 @@ class Bus(Protocol):
         """Monotonic time of the loss of the connection, None while connected."""
         ...
 
+    @property
+    def generation(self) -> int:
+        """Grows with each reconnect: the server may have forgotten what it had not on disk."""
+        ...
+
     async def publish(self, subject: str, data: bytes) -> None:
         """Send a core message now; dropped silently while disconnected."""
         ...

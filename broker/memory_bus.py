@@ -58,6 +58,7 @@ class MemoryBus:
         self._connected = asyncio.Event()
         self._connected.set()
         self._disconnected_since_ms: int | None = None
+        self._generation = 0
 
     @property
     def is_connected(self) -> bool:
@@ -67,6 +68,10 @@ class MemoryBus:
     def disconnected_since_ms(self) -> int | None:
         return self._disconnected_since_ms
 
+    @property
+    def generation(self) -> int:
+        return self._generation
+
     def disconnect(self) -> None:
         """Cut the connection, as a network fault would."""
         self._connected.clear()
@@ -75,6 +80,7 @@ class MemoryBus:
     def reconnect(self) -> None:
         """Heal the connection."""
         self._disconnected_since_ms = None
+        self._generation += 1
         self._connected.set()
         for stream in self.server.streams.values():
             stream.wake()

@@ -60,6 +60,10 @@ class NatsBus:
     def disconnected_since_ms(self) -> int | None:
         return self._connection.disconnected_since_ms
 
+    @property
+    def generation(self) -> int:
+        return self._connection.generation
+
     async def publish(self, subject: str, data: bytes) -> None:
         await self._connection.publish(subject, data)
 

@@ -43,6 +43,9 @@ class StreamDefinition(msgspec.Struct, frozen=True, kw_only=True):
     max_age: int = 0
     max_msgs_per_subject: int = -1
     max_consumers: int = -1
+    persist_mode: str = ""
+    """``async``: an acknowledgement does not wait for the disk (from server 2.12, older ones ignore
+    it). Set when the stream is created; it cannot be changed later."""
     num_replicas: int = 1
     duplicate_window: int = 120 * _SECOND_NS
     allow_direct: bool = True
@@ -57,6 +60,8 @@ class StreamDefinition(msgspec.Struct, frozen=True, kw_only=True):
     def config(self) -> dict[str, Any]:
         """Return the JSON object that the JetStream API takes."""
         config: dict[str, Any] = msgspec.to_builtins(self)
+        if not self.persist_mode:
+            del config["persist_mode"]
         return config
 
 
@@ -139,10 +144,12 @@ def _log(
 
 
 def _bucket(bucket: str, replicas: int) -> StreamDefinition:
+    """Views are written again after a crash of the server; waiting for the disk buys nothing."""
     return StreamDefinition(
         name=kv_stream(bucket),
         subjects=(kv_subject(bucket, ">"),),
         max_msgs_per_subject=1,
+        persist_mode="" if bucket == LEASE else "async",
         num_replicas=replicas,
         allow_rollup_hdrs=True,
         deny_delete=True,
@@ -170,6 +177,7 @@ async def _ensure_stream(admin: StreamAdmin, definition: StreamDefinition) -> No
         await _checked(definition.name, {}, admin.create_stream, wanted)
         return
     wanted["num_replicas"] = max(wanted["num_replicas"], there.get("num_replicas", 1))
+    wanted.pop("persist_mode", None)
     difference = differences(there, wanted)
     if not difference:
         return

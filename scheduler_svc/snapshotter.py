@@ -42,13 +42,16 @@ class Snapshotter:
         self._taken: asyncio.Queue[Snapshot] = asyncio.Queue(1)
         self._writing = asyncio.Lock()
 
-    def look(self, fold: Fold, decision_seq: int) -> None:
-        """Take a snapshot if one is due; call it only when all decisions so far are stored."""
+    def is_due(self, fold: Fold) -> bool:
+        """Whether it is time for a snapshot, and the one before is on its way."""
         new_inputs = fold.input_seq - self._saved_seq
         waited_ms = self._clock.monotonic_ms() - self._taken_ms
-        is_due = new_inputs >= self._every_inputs or (new_inputs and waited_ms >= self._every_ms)
-        if is_due and not self._taken.full():
-            self._taken.put_nowait(self._take(fold, decision_seq))
+        is_time = new_inputs > 0 and waited_ms >= self._every_ms
+        return (new_inputs >= self._every_inputs or is_time) and not self._taken.full()
+
+    def take(self, fold: Fold, decision_seq: int) -> None:
+        """Take a snapshot to be written; call it only when all decisions so far are stored."""
+        self._taken.put_nowait(self._take(fold, decision_seq))
 
     async def run(self) -> None:
         """Write what is taken, until cancelled. A failure is logged: the older ones still hold."""

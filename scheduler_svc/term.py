@@ -1,8 +1,9 @@
 """One term of leadership: inputs in, decisions stored, then everything that may follow.
 
 The order is fixed: core, append all outputs, wait until they are stored, record the position, and
-only then views, deadlines and snapshots. The position lives in memory: a snapshot makes it
-durable, and what was decided after it is found again in the decision log.
+only then views and deadlines. The core goes on with the next inputs while decisions are being
+stored; a snapshot waits until nothing is under way. The position lives in memory: a snapshot makes
+it durable, and what was decided after it is found again in the decision log.
 """
 
 import asyncio
@@ -37,6 +38,8 @@ from scheduler_svc.views import ViewWriter
 
 LONGEST_BATCH_S = 0.005
 """The core yields to the loop at the latest after this long, whatever waits."""
+BATCHES_AHEAD = 8
+"""The core is at most so many batches ahead of what is stored."""
 LAG_EVERY_MS = 5_000
 PUT_ASIDE_S = 10.0
 
@@ -46,6 +49,8 @@ _log = logging.getLogger(__name__)
 class Batch(msgspec.Struct):
     """Inputs handled together, whose outputs are stored together."""
 
+    input_seq: int
+    """The last of them."""
     outputs: list[Output] = []
     views: list[View] = []
     unreadable: list[DeadLetter] = []
@@ -74,6 +79,7 @@ class Term:
         self._fold = fold
         self._decisions = DecisionLog(bus, epoch)
         self._position = Position(fold.input_seq)
+        self._handled: asyncio.Queue[Batch] = asyncio.Queue(BATCHES_AHEAD)
         self._inbox = Inbox(bus, fold.input_seq + 1)
         self._views = ViewWriter(bus, clock)
         self._timekeeper = Timekeeper(bus, clock, fold.core, self._position, epoch)
@@ -103,6 +109,7 @@ class Term:
         recovery finds out whether the input or the state is to blame.
         """
         batch = Batch(
+            input_seq=self._fold.input_seq,
             outputs=self._recovered.missing,
             views=self._recovered.views,
             unreadable=self._recovered.unreadable,
@@ -110,7 +117,9 @@ class Term:
         await self._store(batch)
         await self._change_settings()
         async with Supervisor() as tasks:
+            tasks.start("storing", self._store_handled())
             tasks.start("views", self._views.run())
+            tasks.start("views again", self._views.heal())
             tasks.start("inbox", self._inbox.fill())
             tasks.start("stop", self._inbox.close_at(stop))
             tasks.start("timekeeper", self._timekeeper.run())
@@ -128,7 +137,11 @@ class Term:
                 "leading", extra={"epoch": self._decisions.epoch, "input": self._position.seq}
             )
             while (stored := await self._inbox.next()) is not None:
-                await self._store(self._handle_batch(stored))
+                await self._handled.put(self._handle_batch(stored))
+                if self._snapshotter.is_due(self._fold):
+                    await self._handled.join()
+                    self._snapshotter.take(self._fold, self._decisions.last_seq)
+            await self._handled.join()
             await self._put_aside()
         finally:
             for subscription in subscriptions:
@@ -147,7 +160,7 @@ class Term:
 
     def _handle_batch(self, first: StoredMessage) -> Batch:
         """Handle an input and those that wait behind it, one by one."""
-        batch = Batch()
+        batch = Batch(input_seq=first.seq)
         began_s = now_s = time.perf_counter()
         stored: StoredMessage | None = first
         while stored is not None:
@@ -158,10 +171,17 @@ class Term:
             batch.outputs += step.outputs
             batch.views += step.views
             batch.unreadable += [step.unreadable] if step.unreadable else []
+            batch.input_seq = stored.seq
             if len(batch.outputs) >= WINDOW or now_s - began_s > LONGEST_BATCH_S:
                 break
             stored = self._inbox.next_waiting()
         return batch
+
+    async def _store_handled(self) -> None:
+        """Store batches one after the other, until cancelled."""
+        while True:
+            await self._store(await self._handled.get())
+            self._handled.task_done()
 
     async def _store(self, batch: Batch) -> None:
         """Store a batch's outputs, record the position, and let follow what may."""
@@ -173,14 +193,13 @@ class Term:
             self._metrics.step_downs.labels(type(error).__name__).inc()
             _log.error("stepping down", extra={"epoch": self._decisions.epoch, "why": str(error)})
             raise
-        self._position.record(self._fold.input_seq)
+        self._position.record(batch.input_seq)
         self._metrics.unsayable.set(self._decisions.unsayable)
         self._metrics.decided(batch.outputs, batch.input_times_ms)
         self._metrics.show(batch.views)
         self._views.put(batch.views)
         self._watch.look(batch.views)
         self._timekeeper.look()
-        self._snapshotter.look(self._fold, self._decisions.last_seq)
 
     async def _bury(self, letter: DeadLetter) -> None:
         self._metrics.dead_letters.inc()

@@ -14,6 +14,9 @@ WINDOW = 64
 RETRY_MS = 500
 PAUSE_MS = 100
 """Between two batches: a job that changes several times meanwhile is written once."""
+RECENT_MS = 10_000
+"""A server that crashed may have forgotten what was written to it so shortly before."""
+HEAL_EVERY_MS = 1_000
 
 _log = logging.getLogger(__name__)
 
@@ -25,6 +28,9 @@ class ViewWriter:
         self._bus = bus
         self._clock = clock
         self._waiting: dict[tuple[str, str], View] = {}
+        self._recent: dict[tuple[str, str], tuple[int, View]] = {}
+        """Written lately, oldest first, with the time."""
+        self._generation = bus.generation
         self._have_work = asyncio.Event()
         self._is_hurried = asyncio.Event()
         self._all_written = asyncio.Event()
@@ -54,6 +60,21 @@ class ViewWriter:
                 self._all_written.set()
             await self._pause()
 
+    async def heal(self) -> None:
+        """Write recent views again after each reconnect, until cancelled."""
+        while True:
+            await self._clock.sleep_ms(HEAL_EVERY_MS)
+            if self._bus.generation != self._generation:
+                self._generation = self._bus.generation
+                newer = set(self._waiting)
+                self.put(view for key, (_, view) in self._recent.items() if key not in newer)
+            self._forget_old()
+
+    def _forget_old(self) -> None:
+        oldest_ms = self._clock.monotonic_ms() - RECENT_MS
+        for key in [key for key, (at_ms, _) in self._recent.items() if at_ms < oldest_ms]:
+            del self._recent[key]
+
     async def _pause(self) -> None:
         """Let changes gather, unless somebody waits for all to be written."""
         pause = asyncio.ensure_future(self._clock.sleep_ms(PAUSE_MS))
@@ -81,4 +102,7 @@ class ViewWriter:
             return False
         except BusError as error:
             _log.error("view dropped", extra={"key": "/".join(key), "problem": str(error)})
+            return True
+        self._recent.pop(key, None)
+        self._recent[key] = (self._clock.monotonic_ms(), view)
         return True
