@@ -15,9 +15,12 @@ READY_TIMEOUT_S = 60
 
 
 @contextmanager
-def running_cluster(*options: str) -> Iterator[tuple[str, Path]]:
-    """Start a cluster and stop it at the end; yields its NATS address and its state folder."""
-    with tempfile.TemporaryDirectory(prefix="tiresias-bench-") as folder:
+def running_cluster(*options: str, parent: str | None = None) -> Iterator[tuple[str, Path]]:
+    """Start a cluster and stop it at the end; yields its NATS address and its state folder.
+
+    All state is in a new folder below ``parent``, by default where temporary files go.
+    """
+    with tempfile.TemporaryDirectory(prefix="tiresias-bench-", dir=parent) as folder:
         environment = {**os.environ, "XDG_RUNTIME_DIR": folder, "XDG_STATE_HOME": folder}
         state_dir = Path(folder) / "state"
         process = subprocess.Popen(
