@@ -9,7 +9,7 @@ import re
 from broker.errors import TiresiasError
 
 _TOKEN = re.compile(r"[a-z0-9_-]{1,64}\Z")
-_RUN_ID = re.compile(r"([1-9][0-9]*)-([1-9][0-9]*)\Z")
+_RUN_ID = re.compile(r"([1-9][0-9]{0,18})-([1-9][0-9]{0,18})\Z")
 
 
 class InvalidIdError(TiresiasError):
@@ -45,6 +45,11 @@ def split_run_id(value: str) -> tuple[int, int]:
     if match is None:
         raise InvalidIdError("run id", value)
     return int(match[1]), int(match[2])
+
+
+def is_run_id(value: str) -> bool:
+    """Whether the value has the form of a run id."""
+    return _RUN_ID.match(value) is not None
 
 
 def task_name(role: str, index: int) -> str:

@@ -5,6 +5,7 @@ does the gang start; one refusal aborts all. On one node its launcher prepares a
 step. A stopping run owns its GPUs until every launcher has reported.
 """
 
+from broker.ids import is_run_id
 from broker.ids import run_id as make_run_id
 from broker.schemas.command import PreemptRun, PrepareRun, StartRun, StopRun
 from broker.schemas.fact import (
@@ -145,10 +146,12 @@ def on_refused(world: World, message: RunPrepareRefused) -> None:
 
 
 def on_started(world: World, message: RunStarted) -> None:
-    """One node's tasks are up."""
+    """One node's tasks are up; those of a run that was given up must not stay."""
     found = world.find_run(message.run_id, message.node)
     if found is not None:
         _up(world, *found, message.node)
+    elif is_run_id(message.run_id):
+        _stop_unknown(world, message.node, message.run_id)
 
 
 def _up(world: World, job: JobRecord, run: Run, node: str) -> None:
@@ -242,13 +245,7 @@ def on_inventory(world: World, message: InventoryReported) -> None:
     reported = {report.run_id for report in message.runs}
     for run_id in sorted(reported):
         if world.find_run(run_id, message.node) is None:
-            world.emit(
-                StopRun,
-                node=message.node,
-                run_id=run_id,
-                reason=StopReason.UNKNOWN_RUN,
-                grace_ms=0,
-            )
+            _stop_unknown(world, message.node, run_id)
     for job, run in runs_on(world, message.node):
         was_acknowledged = message.node in run.ports
         if was_acknowledged and run.run_id not in reported:
@@ -336,6 +333,11 @@ def _measure_preemption(world: World, job: JobRecord) -> None:
     assert before.ended_at_ms is not None, job.job_id
     stop_ms = before.ended_at_ms - (before.asked_at_ms or before.ended_at_ms)
     world.engine.note_preemption_cost(job, stop_ms + world.now_ms - now.placed_at_ms)
+
+
+def _stop_unknown(world: World, node: str, run_id: str) -> None:
+    """A launcher has a run that is not, or no longer, ours."""
+    world.emit(StopRun, node=node, run_id=run_id, reason=StopReason.UNKNOWN_RUN, grace_ms=0)
 
 
 def _peer_grace_ms(job: JobRecord) -> int:

@@ -228,12 +228,24 @@ def test_a_launcher_that_stops_its_tasks_puts_the_whole_gang_aside():
     assert outcomes(mesh) == [(RunOutcome.PREEMPTED, "preempted: saved and stopped")]
 
 
+def test_tasks_of_a_run_that_was_given_up_or_never_was_are_stopped():
+    mesh = Mesh(TWO)
+    job = mesh.submit(1)
+    for run_id in (f"{job}-9", "77-1", "nonsense", "9" * 5_000 + "-1"):
+        mesh.send(RunStarted(node="a", run_id=run_id, pids={}))
+    stops = [(s.node, s.run_id, s.reason) for s in mesh.kinds([StopRun])]
+    assert stops == [
+        ("a", f"{job}-9", StopReason.UNKNOWN_RUN),
+        ("a", "77-1", StopReason.UNKNOWN_RUN),
+    ]
+    assert mesh.state(job) == "RUNNING"
+
+
 def test_reports_twice_late_or_of_strangers_are_dropped():
     mesh = Mesh(TWO)
     job = mesh.submit(1)
     before = len(mesh.outputs)
     for run_id in (f"{job}-9", "77-1", "nonsense", "9" * 5_000 + "-1"):
-        mesh.send(RunStarted(node="a", run_id=run_id, pids={}))
         mesh.send(RunExited(node="a", run_id=run_id))
         mesh.send(RunCheckpointed(node="a", run_id=run_id, step=1))
         mesh.send(RunResumed(node="a", run_id=run_id, step=1))
