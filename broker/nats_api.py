@@ -19,7 +19,6 @@ from broker.stored import Record
 
 NO_MESSAGE = 10037
 NO_STREAM = 10059
-NO_CONSUMER = 10014
 TIMEOUT_S = 10.0
 MESSAGE_ID_HEADER = "Nats-Msg-Id"
 _ATTEMPT_S = 5.0

@@ -58,10 +58,11 @@ def show(node: NodeArgument, form: OutputOption = Format.TABLE, nats: NatsOption
             gpu.model or "-",
             view.unhealthy.get(gpu.gpu_id) or ("used" if gpu.gpu_id in view.owners else "free"),
             view.owners.get(gpu.gpu_id, "-"),
+            view.details.get(gpu.gpu_id, ""),
         )
         for gpu in view.gpus
     )
-    output.print_table(("GPU", "ID", "MODEL", "STATE", "RUN"), rows)
+    output.print_table(("GPU", "ID", "MODEL", "STATE", "RUN", "DETAIL"), rows)
 
 
 def cordon(

@@ -13,6 +13,7 @@ from broker.errors import TiresiasError
 from broker.ids import checked_token, to_token
 from broker.nats_bus import connect
 from broker.runtime import run_service
+from broker.scrape import served
 from launcher.config import LauncherConfig
 from launcher.metrics import LauncherMetrics
 from launcher.service import serve
@@ -42,13 +43,12 @@ async def _main(options: argparse.Namespace, stop: asyncio.Event) -> None:
     lock = _lock(config.state_dir)
     try:
         metrics = LauncherMetrics()
-        if options.metrics_port:
-            metrics.serve(options.metrics_port)
-        bus = await connect(options.nats, name=f"launcher-{config.node}")
-        try:
-            await serve(config, bus, SystemClock(), stop, metrics)
-        finally:
-            await bus.close()
+        with served(metrics.registry, options.metrics_port):
+            bus = await connect(options.nats, name=f"launcher-{config.node}")
+            try:
+                await serve(config, bus, SystemClock(), stop, metrics)
+            finally:
+                await bus.close()
     finally:
         os.close(lock)
 

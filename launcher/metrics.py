@@ -1,6 +1,6 @@
 """Prometheus metrics of a launcher."""
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from launcher.core.run_state import Book, Phase
 
@@ -33,10 +33,6 @@ class LauncherMetrics:
         self._log_bytes = Counter(
             "tiresias_launcher_log_read_bytes", "Log bytes sent", registry=self.registry
         )
-
-    def serve(self, port: int) -> None:
-        """Answer scrapes on the loopback address; raises `OSError` if the port is taken."""
-        start_http_server(port, addr="127.0.0.1", registry=self.registry)
 
     def started(self, start_ms: int) -> None:
         self._start.observe(start_ms / 1000)

@@ -13,6 +13,7 @@ from broker import nats_bus
 from broker.clock import Clock, SystemClock
 from broker.ids import InvalidIdError, checked_token, to_token
 from broker.runtime import run_service
+from broker.scrape import served
 from node_agent.config import AgentConfig
 from node_agent.core.inventory import Host
 from node_agent.gpu_source import GpuSource
@@ -85,7 +86,7 @@ async def serve(flags: argparse.Namespace, config: AgentConfig, stop: asyncio.Ev
     """Run the agent on the real bus until ``stop`` is set."""
     clock = SystemClock()
     metrics = AgentMetrics(config.host.node)
-    with metrics.served(flags.metrics_port):
+    with served(metrics.registry, flags.metrics_port):
         bus = await nats_bus.connect(flags.nats, name=f"agent {config.host.node}")
         try:
             await NodeAgent(bus, clock, source_of(flags, clock), config, metrics).run(stop)

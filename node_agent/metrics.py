@@ -3,10 +3,9 @@
 A number that cannot be read now is taken away, not repeated.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from broker.schemas.node import GpuSample
 from node_agent.core.health import Fault
@@ -37,20 +36,6 @@ class AgentMetrics:
             ("node",),
             registry=self.registry,
         ).labels(node)
-
-    @contextmanager
-    def served(self, port: int) -> Iterator[None]:
-        """Serve the registry on the loopback address; port 0 means not at all."""
-        if port == 0:
-            yield
-            return
-        server, thread = start_http_server(port, addr="127.0.0.1", registry=self.registry)
-        try:
-            yield
-        finally:
-            server.shutdown()
-            server.server_close()
-            thread.join()
 
     def heartbeat_sent(self) -> None:
         self._heartbeats.inc()

@@ -9,6 +9,7 @@ from pathlib import Path
 from broker import nats_bus, topology
 from broker.clock import SystemClock
 from broker.runtime import run_service
+from broker.scrape import served
 from scheduler_svc.config import ConfigError, Options, SchedulerConfig, parse_options, read_options
 from scheduler_svc.metrics import SchedulerMetrics
 from scheduler_svc.service import SchedulerService
@@ -68,7 +69,7 @@ async def serve(config: SchedulerConfig, stop: asyncio.Event) -> None:
     """Run the scheduler on the real bus until ``stop`` is set."""
     clock = SystemClock()
     metrics = SchedulerMetrics(clock)
-    with metrics.served(config.metrics_port):
+    with served(metrics.registry, config.metrics_port):
         bus = await nats_bus.connect(config.nats_url, name=f"scheduler {config.instance}")
         try:
             await topology.ensure(bus)

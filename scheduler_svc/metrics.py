@@ -1,10 +1,9 @@
 """Prometheus metrics of one scheduler, in its own registry; units are in the names."""
 
 from collections import Counter as Tally
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from broker.clock import Clock
 from broker.schemas.base import Message, Output, tag_of
@@ -77,23 +76,6 @@ class SchedulerMetrics:
 
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...] = _FAST_S) -> Histogram:
         return Histogram(f"tiresias_{name}", text, buckets=buckets, registry=self.registry)
-
-    @contextmanager
-    def served(self, port: int) -> Iterator[None]:
-        """Answer scrapes on a loopback port while the block runs; 0 serves nothing.
-
-        Raises `OSError` when the port is taken.
-        """
-        if port == 0:
-            yield
-            return
-        server, thread = start_http_server(port, addr="127.0.0.1", registry=self.registry)
-        try:
-            yield
-        finally:
-            server.shutdown()
-            server.server_close()
-            thread.join()
 
     def handled(self, step: Step, seconds: float) -> None:
         """Count one input and the time it took in the core."""

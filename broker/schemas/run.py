@@ -14,16 +14,10 @@ class PrepareRefusal(StrEnum):
     """Another run of this node still owns one of the GPUs."""
     NO_PORTS = "NoPorts"
     """No free port is left in the launcher's range."""
-    NO_WORKDIR = "NoWorkdir"
-    """The job's `workdir` is not there on this node."""
     NO_SPACE = "NoSpace"
     """The run's folder cannot be made."""
-    UNKNOWN_GPU = "UnknownGpu"
-    """This node has no GPU of that id."""
     NOT_PREPARED = "NotPrepared"
     """Told to start a run that it does not know."""
-    SPAWN_FAILED = "SpawnFailed"
-    """The supervisor or a task could not be started."""
 
 
 class StopReason(StrEnum):

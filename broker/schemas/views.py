@@ -151,6 +151,8 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     problem: str = ""
     gpus: tuple[GpuInfo, ...] = ()
     unhealthy: dict[str, GpuFaultReason] = {}
+    details: dict[str, str] = {}
+    """GPU id -> what is known of its fault."""
     owners: dict[str, str] = {}
     """GPU id -> run id."""
     as_of_ms: int = 0

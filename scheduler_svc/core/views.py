@@ -75,6 +75,7 @@ def node_view(world: World, node: Node) -> NodeView:
         problem=problem,
         gpus=tuple(gpu.info for gpu in gpus.values()),
         unhealthy={gpu_id: gpu.fault for gpu_id, gpu in gpus.items() if gpu.fault is not None},
+        details={gpu_id: gpu.fault_detail for gpu_id, gpu in gpus.items() if gpu.fault},
         owners={
             gpu_id: owner
             for gpu_id, gpu in gpus.items()

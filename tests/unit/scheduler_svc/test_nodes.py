@@ -157,6 +157,7 @@ def test_a_job_on_a_gpu_that_fails_may_save_and_restarts_elsewhere_at_no_fault_o
     mesh.advance(1_000)
     assert mesh.states(job, other) == ["RUNNING", "RUNNING"]
     assert mesh.node("b").unhealthy == {"b-gpu0": GpuFaultReason.XID}
+    assert mesh.node("b").details == {"b-gpu0": "79"}
 
 
 def test_a_gpu_that_comes_back_is_used_again_and_the_same_news_twice_is_none():
@@ -167,6 +168,7 @@ def test_a_gpu_that_comes_back_is_used_again_and_the_same_news_twice_is_none():
     assert (mesh.state(job), mesh.view(job).reason) == ("QUEUED", "NodesCordoned")
     mesh.send(fault(None))
     assert mesh.state(job) == "RUNNING"
+    assert mesh.node("a").details == {}
     assert [fact.reason for fact in mesh.kinds([GpuChanged])] == [GpuFaultReason.ECC, None]
 
 

@@ -9,6 +9,7 @@ from broker.clock import ManualClock
 from broker.schemas.fact import RunCheckpointSaved, RunEnded, RunRestored, RunStopping
 from broker.schemas.node import GpuFaultReason, GpuInfo
 from broker.schemas.views import NodeView, RunOutcome
+from broker.scrape import served
 from scheduler_svc.metrics import SchedulerMetrics
 
 
@@ -84,7 +85,7 @@ async def test_the_snapshot_age_grows_from_the_last_one():
 
 
 def test_the_endpoint_answers_on_loopback_while_it_is_served(metrics, free_port):
-    with metrics.served(free_port):
+    with served(metrics.registry, free_port):
         url = f"http://127.0.0.1:{free_port}/metrics"
         with urllib.request.urlopen(url, timeout=5) as answer:
             assert b"tiresias_inputs_total" in answer.read()
@@ -93,7 +94,7 @@ def test_the_endpoint_answers_on_loopback_while_it_is_served(metrics, free_port)
 
 
 def test_without_a_port_nothing_is_served(metrics):
-    with metrics.served(0):
+    with served(metrics.registry, 0):
         pass
 
 
