@@ -38,6 +38,7 @@ from launcher import process_tree
 from launcher.config import LauncherConfig
 from launcher.run_folder import MARK
 from launcher.service import serve
+from tests.free_ports import free_ports
 
 NODE = "n1"
 WAIT_S = 30.0
@@ -62,13 +63,14 @@ def workers(count: int, *, first_gpu: int = 0) -> tuple[TaskPlacement, ...]:
 
 
 def config_in(folder: Path, **changes: Any) -> LauncherConfig:
+    ports = free_ports(100)
     settings = {
         "node": NODE,
         "state_dir": folder / "state",
         "run_dir": folder / "run",
         "checkpoint_root": folder / "checkpoints",
-        "first_port": 21_000,
-        "last_port": 21_999,
+        "first_port": ports[0],
+        "last_port": ports[-1],
     }
     return LauncherConfig(**(settings | changes))
 

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from broker.schemas.run import PrepareRefusal, RunPrepared, RunPrepareRefused
+from tests.free_ports import free_ports
 from tests.process.launcher.support import Node, workers
 
 pytestmark = pytest.mark.process
@@ -26,11 +27,12 @@ SHOW = (
 
 
 async def test_ports_taken_by_others_are_passed_over(tmp_path):
+    free = free_ports(100)
     outside = [socket.socket() for _ in range(3)]
-    for number, listener in enumerate(outside):
-        listener.bind(("127.0.0.1", 22_000 + number))
+    for port, listener in zip(free, outside, strict=False):
+        listener.bind(("127.0.0.1", port))
         listener.listen()
-    node = Node(tmp_path, first_port=22_000, last_port=22_099)
+    node = Node(tmp_path, first_port=free[0], last_port=free[-1])
     await node.up()
     first = await node.run((sys.executable, "-c", BIND), workers(2))
     second = await node.run((sys.executable, "-c", BIND), workers(2, first_gpu=2))
@@ -40,7 +42,7 @@ async def test_ports_taken_by_others_are_passed_over(tmp_path):
         for port in (await node.heard(RunPrepared, run_id)).ports.values()
     ]
     assert len(set(ports)) == 4
-    assert min(ports) > 22_002
+    assert min(ports) > free[2]
     for run_id in (first, second):
         assert [task.exit_code for task in (await node.exit_of(run_id)).tasks] == [0, 0]
     await node.down()
@@ -49,14 +51,15 @@ async def test_ports_taken_by_others_are_passed_over(tmp_path):
 
 
 async def test_a_used_up_range_refuses_by_name(tmp_path):
-    node = Node(tmp_path, first_port=22_100, last_port=22_101)
+    first, last = free_ports(2)
+    node = Node(tmp_path, first_port=first, last_port=last)
     await node.up()
     holder = await node.prepare("true", workers(2))
     await node.heard(RunPrepared, holder)
     refused = await node.prepare("true", workers(1, first_gpu=2))
     report = await node.heard(RunPrepareRefused, refused)
     assert report.reason is PrepareRefusal.NO_PORTS
-    assert "22100 to 22101" in report.detail
+    assert f"{first} to {last}" in report.detail
     await node.stop(holder)
     await node.exit_of(holder)
     again = await node.run("true", workers(1, first_gpu=2))
@@ -65,7 +68,8 @@ async def test_a_used_up_range_refuses_by_name(tmp_path):
 
 
 async def test_two_launchers_of_one_machine_give_out_different_ports(tmp_path):
-    nodes = [Node(tmp_path / name, first_port=22_200, last_port=22_299) for name in "ab"]
+    ports = free_ports(100)
+    nodes = [Node(tmp_path / name, first_port=ports[0], last_port=ports[-1]) for name in "ab"]
     given = []
     for node in nodes:
         await node.up()

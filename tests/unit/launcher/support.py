@@ -27,6 +27,7 @@ from launcher.core.run_status import (
 )
 from launcher.core.task_plan import RunPlan
 from launcher.service import Launcher
+from tests.free_ports import free_ports
 from tests.unit.launcher.samples import NODE
 
 ROUNDS = 100_000
@@ -91,6 +92,7 @@ class World:
     """One launcher, and the scheduler's side of the bus."""
 
     def __init__(self, folder: Path, **settings: Any) -> None:
+        ports = free_ports(10)
         self.clock = ManualClock()
         self.server = MemoryServer(self.clock)
         self.scheduler = MemoryBus(self.server)
@@ -100,7 +102,7 @@ class World:
             state_dir=folder / "state",
             run_dir=folder / "run",
             checkpoint_root=folder / "checkpoints",
-            **{"first_port": 24_000, "last_port": 24_009, **settings},
+            **{"first_port": ports[0], "last_port": ports[-1], **settings},
         )
         self.config.runs_dir.mkdir(parents=True, exist_ok=True)
         self.bus = MemoryBus(self.server)

@@ -5,11 +5,17 @@ import socket
 import pytest
 
 from launcher.ports import PortPool, ephemeral_ports
+from tests.free_ports import free_ports
 
 
 @pytest.fixture
-def pool():
-    made = PortPool(24_100, 24_103)
+def ports():
+    return free_ports(4)
+
+
+@pytest.fixture
+def pool(ports):
+    made = PortPool(ports[0], ports[-1])
     yield made
     made.close()
 
@@ -28,13 +34,13 @@ def _binds(port: int) -> bool:
     return True
 
 
-def test_a_reserved_port_is_bound_until_it_is_let_go(pool):
-    ports = pool.reserve("1-1", ["worker-0", "worker-1"])
-    assert ports == {"worker-0": 24_100, "worker-1": 24_101}
-    assert not is_free(24_100)
+def test_a_reserved_port_is_bound_until_it_is_let_go(pool, ports):
+    reserved = pool.reserve("1-1", ["worker-0", "worker-1"])
+    assert reserved == {"worker-0": ports[0], "worker-1": ports[1]}
+    assert not is_free(ports[0])
     pool.let_go("1-1")
-    assert is_free(24_100)
-    assert pool.reserve("2-1", ["worker-0"]) == {"worker-0": 24_102}
+    assert is_free(ports[0])
+    assert pool.reserve("2-1", ["worker-0"]) == {"worker-0": ports[2]}
 
 
 def test_all_or_nothing_is_reserved_and_released_ports_come_back(pool):
@@ -46,32 +52,32 @@ def test_all_or_nothing_is_reserved_and_released_ports_come_back(pool):
     assert pool.in_use == 4
 
 
-def test_ports_of_other_programs_and_launchers_are_passed_over(pool):
-    other = PortPool(24_100, 24_103)
+def test_ports_of_other_programs_and_launchers_are_passed_over(pool, ports):
+    other = PortPool(ports[0], ports[-1])
     with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 24_100))
+        listener.bind(("127.0.0.1", ports[0]))
         listener.listen()
         other.reserve("1-1", ["a"])
         other.let_go("1-1")
-        assert pool.reserve("1-1", ["a"]) == {"a": 24_102}
+        assert pool.reserve("1-1", ["a"]) == {"a": ports[2]}
     other.close()
 
 
 def test_the_kernels_own_range_is_never_used():
     first = ephemeral_ports().start
     pool = PortPool(first - 1, first + 5)
-    ports = pool.reserve("1-1", ["a"])
-    assert ports in ({"a": first - 1}, None)
+    assert pool.reserve("1-1", ["a"]) in ({"a": first - 1}, None)
     assert pool.reserve("2-1", ["a"]) is None
     pool.close()
-    assert PortPool(24_100, 24_103, ephemeral=range(24_000, 25_000)).reserve("1-1", ["a"]) is None
+    only_kernels = PortPool(first, first + 3, ephemeral=range(first, first + 10))
+    assert only_kernels.reserve("1-1", ["a"]) is None
 
 
-def test_an_adopted_run_keeps_its_ports(pool):
-    assert pool.retake("1-1", [24_100], hold=True)
-    assert not is_free(24_100)
-    assert pool.retake("2-1", [24_101], hold=False)
-    assert is_free(24_101)
-    assert pool.reserve("3-1", ["a"]) == {"a": 24_102}
-    assert not pool.retake("4-1", [24_102, 24_103], hold=True)
-    assert pool.reserve("5-1", ["a"]) == {"a": 24_103}
+def test_an_adopted_run_keeps_its_ports(pool, ports):
+    assert pool.retake("1-1", [ports[0]], hold=True)
+    assert not is_free(ports[0])
+    assert pool.retake("2-1", [ports[1]], hold=False)
+    assert is_free(ports[1])
+    assert pool.reserve("3-1", ["a"]) == {"a": ports[2]}
+    assert not pool.retake("4-1", [ports[2], ports[3]], hold=True)
+    assert pool.reserve("5-1", ["a"]) == {"a": ports[3]}

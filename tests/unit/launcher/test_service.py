@@ -36,8 +36,9 @@ async def test_a_run_is_prepared_started_and_ends_with_one_report_each(world):
     world.supervisors.end("7-1", 3)
     await world.ring("7-1")
     about = [(key, said) for key, said in world.records() if key.startswith("7-1")]
+    ports = {"worker-0": world.config.first_port}
     assert about == [
-        ("7-1/n1/prepared", RunPrepared(node=NODE, run_id="7-1", ports={"worker-0": 24_000})),
+        ("7-1/n1/prepared", RunPrepared(node=NODE, run_id="7-1", ports=ports)),
         ("7-1/n1/started", RunStarted(node=NODE, run_id="7-1", pids={"worker-0": 11})),
         (
             "7-1/n1/exited",
@@ -247,7 +248,7 @@ async def test_a_prepared_run_whose_ports_were_taken_meanwhile_is_lost(world):
     await world.send(prepare())
     await world.kill()
     with socket.socket() as taker:
-        taker.bind(("127.0.0.1", 24_000))
+        taker.bind(("127.0.0.1", world.config.first_port))
         await world.up()
         await world.told()
     assert world.heard(RunExited)[0].lost
@@ -373,7 +374,11 @@ async def test_a_whole_gang_starts_without_being_told_again(world):
     (plan,) = world.supervisors.plans
     tf_config = json.loads(plan.tasks[1].env["TF_CONFIG"])
     assert tf_config["task"] == {"type": "ps", "index": 0}
-    assert tf_config["cluster"] == {"worker": ["127.0.0.1:24000"], "ps": ["127.0.0.1:24001"]}
+    first = world.config.first_port
+    assert tf_config["cluster"] == {
+        "worker": [f"127.0.0.1:{first}"],
+        "ps": [f"127.0.0.1:{first + 1}"],
+    }
     world.supervisors.up("7-1")
     await world.ring("7-1")
     assert [said.run_id for said in world.heard(RunStarted)] == ["7-1"]
