@@ -45,9 +45,9 @@ WAIT_S = 30.0
 T = TypeVar("T", bound=Input)
 
 
-async def until(condition: Callable[[], Any], *, within_s: float = WAIT_S) -> Any:
+async def until(condition: Callable[[], Any]) -> Any:
     """Wait for real processes to make something true."""
-    give_up_at = time.monotonic() + within_s
+    give_up_at = time.monotonic() + WAIT_S
     while True:
         if value := condition():
             return value
@@ -150,9 +150,9 @@ class Commands:
             if isinstance(message, kind) and getattr(message, "run_id", "") == run_id
         ]
 
-    async def heard(self, kind: type[T], run_id: str, *, within_s: float = WAIT_S) -> T:
+    async def heard(self, kind: type[T], run_id: str) -> T:
         """Wait for a report about a run, and return it."""
-        give_up_at = time.monotonic() + within_s
+        give_up_at = time.monotonic() + WAIT_S
         while not (found := await self.all_heard(kind, run_id)):
             refused = await self.all_heard(RunPrepareRefused, run_id)
             assert not refused or kind is RunPrepareRefused, refused

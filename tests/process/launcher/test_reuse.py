@@ -93,14 +93,18 @@ async def test_a_supervisor_told_to_terminate_sees_to_no_other_run(node):
     assert not process_tree.is_alive(told)
 
 
-async def test_the_end_of_a_killed_supervisor_is_noticed_at_once(node):
+async def test_the_end_of_a_killed_supervisor_is_noticed_without_a_sweep(tmp_path, monkeypatch):
+    monkeypatch.setattr("launcher.service._SWEEP_MS", 600_000)
+    node = Node(tmp_path)
+    await node.up()
     run_id = await node.run("echo up; sleep 60")
     await node.printed(run_id, b"up")
     await node.started(run_id)
     os.kill(node.supervisor_of(run_id), signal.SIGKILL)
-    exited = await node.heard(RunExited, run_id, within_s=0.8)
+    exited = await node.heard(RunExited, run_id)
     assert exited.lost
     assert node.processes(run_id) == []
+    await node.down()
 
 
 async def test_idle_supervisors_end_with_the_launcher_and_busy_ones_after_their_run(node):
