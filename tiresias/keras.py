@@ -129,6 +129,7 @@ class Callback(KerasHooks):
         """Restore the newest save, and tell Keras where to go on."""
         if not self._is_prepared:
             self._restore(self._model)
+            self._leave_complete_epoch()
             _start_at(self._model, self._position)
             if not _is_tf_keras(self._model):
                 self._position = Position(self._position.epoch)
@@ -195,6 +196,12 @@ class Callback(KerasHooks):
         tensorflow_side.assign(_own_variables(model), state["own"])
         self._steps = self._restored.step
         self._position = Position(state["epoch"], state["batch"])
+
+    def _leave_complete_epoch(self) -> None:
+        """Nothing is left of an epoch that was stopped after its last batch."""
+        steps = self._params.get("steps")
+        if steps and self._position.batch >= steps:
+            self._position = Position(self._position.epoch + 1)
 
     def _state(self) -> dict[str, Any]:
         coordinator = getattr(self._model, "_cluster_coordinator", None)

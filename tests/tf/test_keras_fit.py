@@ -161,25 +161,38 @@ def test_a_crash_goes_back_to_the_last_periodic_save(library, job_in, whole):
     assert resumed._started_from == 15
 
 
-@BOTH_LIBRARIES
-def test_a_plain_fit_restores_everything_and_repeats_only_the_epoch(library, job_in):
-    at_start = []
+def fit_plainly(library, job, *callbacks):
+    """Train with Keras's own fit; return (epoch, steps done before) of each epoch it began."""
+    begun = []
 
-    class NoteStart(library.callbacks.Callback):
+    class NoteEpochs(library.callbacks.Callback):
         def on_epoch_begin(self, epoch, logs=None):
-            at_start.append((epoch, int(self.model.optimizer.iterations.numpy())))
+            begun.append((epoch, int(self.model.optimizer.iterations.numpy())))
 
-    def fit_plainly(job, *callbacks):
-        model = build_model(library)
-        resume = tiresias.keras.Callback(job)
-        model.fit(data(0), epochs=EPOCHS, callbacks=[*callbacks, resume, NoteStart()], verbose=0)
+    hooks = [*callbacks, tiresias.keras.Callback(job), NoteEpochs()]
+    build_model(library).fit(data(0), epochs=EPOCHS, callbacks=hooks, verbose=0)
+    return begun
 
+
+@BOTH_LIBRARIES
+@pytest.mark.parametrize(
+    ("stop_after", "then_begun"),
+    [
+        (STEPS + 3, [1, 2]),
+        (2 * STEPS, [2]),
+        (EPOCHS * STEPS, []),
+    ],
+    ids=["inside an epoch", "after an epoch", "after the last epoch"],
+)
+def test_a_plain_fit_restores_everything_and_repeats_only_the_epoch(
+    library, job_in, stop_after, then_begun
+):
     job = job_in("plain")
     with pytest.raises(SystemExit):
-        fit_plainly(job, at_batch(library, STEPS + 3, job._stop.set))
-    at_start.clear()
-    fit_plainly(job_in("plain"))
-    assert at_start[0] == (1, STEPS + 3)
+        fit_plainly(library, job, at_batch(library, stop_after, job._stop.set))
+    begun = fit_plainly(library, job_in("plain"))
+    assert [epoch for epoch, _ in begun] == then_begun
+    assert [done for _, done in begun[:1]] == [stop_after] * len(begun[:1])
 
 
 def test_early_stopping_sees_one_training(library, job_in):
