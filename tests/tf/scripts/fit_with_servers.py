@@ -2,6 +2,7 @@
 
 # ruff: noqa: T201
 import os
+import time
 
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
@@ -27,6 +28,7 @@ class Print(tf_keras.callbacks.Callback):
         self._supports_tf_logs = True
 
     def on_train_batch_end(self, batch, logs=None):
+        time.sleep(0.03)  # so that a request to stop finds it in the middle
         self.model._cluster_coordinator.join()
         print(f"iterations {int(self.model.optimizer.iterations.numpy())}")
 
