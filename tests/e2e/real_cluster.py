@@ -13,6 +13,8 @@ from typing import Any
 
 import psutil
 
+from tests.free_ports import free_ports
+
 ROOT = Path(__file__).resolve().parents[2]
 PLAIN_LOOP = ROOT / "examples" / "plain_loop.py"
 POLL_S = 0.1
@@ -30,7 +32,14 @@ class RealCluster:
             "XDG_STATE_HOME": str(self.folder),
             "PYTHONPATH": str(ROOT),
         }
-        self._options = ("--nodes", str(nodes), "--gpus", str(gpus), "--port", _free_port())
+        self._options = (
+            "--nodes",
+            str(nodes),
+            "--gpus",
+            str(gpus),
+            "--port",
+            str(free_ports(1)[0]),
+        )
         self._options += ("--state-dir", str(self.folder / "s"), *options)
         self.log = self.folder / "up.log"
         self.start()
@@ -150,14 +159,6 @@ class RealCluster:
 
 def _tiresias() -> list[str]:
     return [sys.executable, "-P", "-m", "cli.main"]
-
-
-def _free_port() -> str:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
 
 
 def _command_line(process: psutil.Process) -> list[str]:

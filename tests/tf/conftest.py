@@ -4,7 +4,6 @@ import json
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -12,16 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.free_ports import free_ports
+
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 120
-
-
-def free_ports(count):
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [listener.getsockname()[1] for listener in sockets]
-    for listener in sockets:
-        listener.close()
-    return ports
 
 
 class Gang:

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import socket
 import sys
 from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
@@ -17,6 +16,7 @@ from broker.embedded import EmbeddedServer
 from broker.nats_bus import connect
 from broker.schemas.node import Heartbeat, NodeJoined, NodeLeft
 from broker.topology import INPUT
+from tests.free_ports import free_ports
 
 pytestmark = [pytest.mark.process, pytest.mark.nats]
 
@@ -107,8 +107,7 @@ async def test_it_joins_beats_and_leaves_with_code_zero(cluster) -> None:
 
 
 async def test_metrics_are_served_on_the_loopback(cluster) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     await cluster.agent("--gpus", "1", "--metrics-port", str(port))
     await cluster.inputs(1)
     for _ in range(500):

@@ -11,6 +11,7 @@ from broker.schemas.node import GpuFaultReason, GpuInfo
 from broker.schemas.views import NodeView, RunOutcome
 from broker.scrape import served
 from scheduler_svc.metrics import SchedulerMetrics
+from tests.free_ports import free_ports
 
 
 @pytest.fixture
@@ -100,8 +101,4 @@ def test_without_a_port_nothing_is_served(metrics):
 
 @pytest.fixture
 def free_port():
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    return free_ports(1)[0]
