@@ -151,9 +151,11 @@ def test_a_stop_during_evaluation_goes_on_with_the_next_epoch(library, job_in, w
 def test_a_crash_goes_back_to_the_last_periodic_save(library, job_in, whole):
     every = {"checkpoint_every_steps": 5}
     job = job_in("crashed", **every)
+    each_save_is_on_disk = library.callbacks.LambdaCallback(
+        on_train_batch_begin=lambda *_, **__: job.flush()
+    )
     with pytest.raises(InterruptedTrainingError):
-        train(library, job, at_batch(library, 18, interrupt))
-    job.flush()
+        train(library, job, each_save_is_on_disk, at_batch(library, 18, interrupt))
     assert (job.environment.checkpoint_dir / "step-15").is_dir()
     resumed = job_in("crashed", **every)
     model, _ = train(library, resumed, at_batch(library, 0, None))
