@@ -143,8 +143,9 @@ class RealCluster:
         self.until(is_replaced, f"{words} to be started again", 30)
 
     def job_processes(self, job_id: int) -> list[psutil.Process]:
-        """Processes on this machine that carry the job's number in their environment."""
-        return [p for p in psutil.process_iter() if _job_of(p) == str(job_id)]
+        """Processes that carry the job's number and this cluster's folder in their environment."""
+        mine = {"TIRESIAS_JOB_ID": str(job_id), "XDG_STATE_HOME": str(self.folder)}
+        return [p for p in psutil.process_iter() if mine.items() <= _environment(p).items()]
 
     def until(self, test: Callable[[], bool], what: str, timeout_s: float = 30) -> None:
         """Poll until the test holds; fail with what was waited for."""
@@ -169,8 +170,8 @@ def _command_line(process: psutil.Process) -> list[str]:
     return [*line, Path(line[0]).name] if line else []
 
 
-def _job_of(process: psutil.Process) -> str | None:
+def _environment(process: psutil.Process) -> dict[str, str]:
     try:
-        return process.environ().get("TIRESIAS_JOB_ID")
+        return dict(process.environ())
     except psutil.Error:
-        return None
+        return {}
